@@ -1,0 +1,101 @@
+"""Inverse RL on the policy's own rollouts: which to keep (L2TE), and the forward KL towards them.
+
+Axes: P groups, G rollouts a group, B sequences, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def forward_kl(new_BT: Tensor, weight_B: Tensor, mask_BT: Tensor) -> Tensor:
+    """KL(kept rollouts || policy) up to a constant: the kept rollouts' weighted cross-entropy.
+
+    The empirical target is degenerate, so its entropy does not depend on the policy, and minimising
+    the KL is minimising -log pi(y'|x). (The paper prints a minus sign more; see docs/algorithm.md.)
+    """
+    return -(torch.where(mask_BT, new_BT, 0.0).sum(-1) * weight_B).sum()
+
+
+def irl_weight(length_B: Tensor, reduce: str) -> Tensor:
+    """Weight of each token: every token alike ('token'), or every sequence alike ('sequence')."""
+    if reduce == "token":
+        return (1 / length_B.sum().clamp(min=1)).expand(len(length_B))
+    return 1 / (len(length_B) * length_B.clamp(min=1))
+
+
+# Selectors: reward_PG, likelihood_PG, low_PG (in the lower quantile), k, rng -> keep_PG.
+Selector = Callable[[np.ndarray, np.ndarray, np.ndarray, int, np.random.Generator], np.ndarray]
+
+
+def lower_quantile(likelihood_PG: np.ndarray, quantile: float, over: str) -> np.ndarray:
+    """Which rollouts are in the lower quantile of likelihood, of their group or of the batch.
+
+    By rank, the lowest ceil(quantile * count): a quantile of values would lose ties.
+    """
+    if over == "batch":
+        flat = likelihood_PG.reshape(1, -1)
+        return lower_quantile(flat, quantile, "group").reshape(likelihood_PG.shape)
+    rank_PG = likelihood_PG.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
+    return rank_PG < np.ceil(quantile * likelihood_PG.shape[1])
+
+
+def l2te(reward_PG, likelihood_PG, low_PG, k, rng) -> np.ndarray:  # noqa: ANN001
+    """Low-Likelihood Trajectory Emphasis: negatives of the lower quantile first, topped up.
+
+    Order: negatives in the lower quantile, positives in it, then the other negatives and positives;
+    within each, the least likely first.
+    """
+    negative_PG = reward_PG <= 0
+    tier_PG = np.where(low_PG, 0, 2) + np.where(negative_PG, 0, 1)
+    return _lowest(tier_PG, likelihood_PG, k)
+
+
+def uniform(reward_PG, likelihood_PG, low_PG, k, rng) -> np.ndarray:  # noqa: ANN001
+    """Any k of the group: section 4.1 of the paper."""
+    return _lowest(np.zeros_like(reward_PG), rng.random(reward_PG.shape), k)
+
+
+def low_likelihood(reward_PG, likelihood_PG, low_PG, k, rng) -> np.ndarray:  # noqa: ANN001
+    """The k least likely, right or wrong."""
+    return _lowest(np.zeros_like(reward_PG), likelihood_PG, k)
+
+
+def low_likelihood_positive(reward_PG, likelihood_PG, low_PG, k, rng) -> np.ndarray:  # noqa: ANN001
+    """The least likely of the correct ones, at most k; none of a group without any."""
+    positive_PG = reward_PG > 0
+    return _lowest(np.where(positive_PG, 0, 1), likelihood_PG, k) & positive_PG
+
+
+def positive(reward_PG, likelihood_PG, low_PG, k, rng) -> np.ndarray:  # noqa: ANN001
+    """At most k of the correct ones, at random."""
+    positive_PG = reward_PG > 0
+    return _lowest(np.where(positive_PG, 0, 1), rng.random(reward_PG.shape), k) & positive_PG
+
+
+def negative(reward_PG, likelihood_PG, low_PG, k, rng) -> np.ndarray:  # noqa: ANN001
+    """At most k of the wrong ones, the least likely first."""
+    negative_PG = reward_PG <= 0
+    return _lowest(np.where(negative_PG, 0, 1), likelihood_PG, k) & negative_PG
+
+
+SELECTORS: dict[str, Selector] = {
+    "l2te": l2te,
+    "uniform": uniform,
+    "low_likelihood": low_likelihood,
+    "low_likelihood_positive": low_likelihood_positive,
+    "positive": positive,
+    "negative": negative,
+}
+
+
+def _lowest(tier_PG: np.ndarray, value_PG: np.ndarray, k: int) -> np.ndarray:
+    """The k of each row that come first by tier and then by value; ties by position."""
+    order_PG = np.lexsort((value_PG, tier_PG), axis=1)
+    keep_PG = np.zeros(tier_PG.shape, dtype=bool)
+    np.put_along_axis(keep_PG, order_PG[:, :k], True, axis=1)
+    return keep_PG

@@ -1,0 +1,131 @@
+"""RL from verifiable rewards: advantages, ratios, clipping, and a table of algorithms.
+
+A batch loss is a sum over tokens of weight * term. The weights are set once for the whole batch, so
+micro-batches add up to exactly the same gradient, and rows that cannot matter can be left out.
+
+Axes: P problems, G samples a problem, B sequences, T completion tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+def centred(reward_PG: Tensor) -> Tensor:
+    """Dr. GRPO's advantage: reward minus the group's mean."""
+    return reward_PG - reward_PG.mean(-1, keepdim=True)
+
+
+def normalised(reward_PG: Tensor) -> Tensor:
+    """GRPO's advantage (equation 'group-normalize'): also divided by the group's standard deviation.
+
+    The 1e-4 keeps a group of equal rewards at zero; the deviation is the sample one (n - 1).
+    """
+    return centred(reward_PG) / (reward_PG.std(-1, keepdim=True) + 1e-4)
+
+
+def overlong_penalty(length_B: Tensor, limit: int, cache: int) -> Tensor:
+    """DAPO's soft overlong punishment: 0 up to limit - cache, then linearly down to -1 at the limit."""
+    if cache == 0:
+        return torch.zeros_like(length_B, dtype=torch.float32)
+    return ((limit - cache - length_B) / cache).clamp(-1, 0)
+
+
+def token_ratio(new_BT: Tensor, old_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Importance ratio of each token; 1 where there is none."""
+    # where, not multiply: a padded log-probability may be -inf, and -inf * 0 is nan.
+    return torch.where(mask_BT, new_BT - old_BT, 0.0).exp()
+
+
+def sequence_ratio(new_BT: Tensor, old_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """GSPO's ratio s_i: geometric mean of a sequence's token ratios, the same for all its tokens."""
+    log_ratio_BT = torch.where(mask_BT, new_BT - old_BT, 0.0)
+    mean_B1 = log_ratio_BT.sum(-1, keepdim=True) / mask_BT.sum(-1, keepdim=True).clamp(min=1)
+    return mean_B1.exp().expand_as(new_BT)
+
+
+def clipped(ratio_BT: Tensor, adv_B: Tensor, low: float, high: float) -> Tensor:
+    """Minus the clipped surrogate: -min(r A, clip(r, 1 - low, 1 + high) A)."""
+    adv_B1 = adv_B[:, None]
+    bounded_BT = ratio_BT.clamp(1 - low, 1 + high)
+    return -torch.minimum(ratio_BT * adv_B1, bounded_BT * adv_B1)
+
+
+def k3(new_BT: Tensor, ref_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Schulman's k3 estimate of KL(new || ref) at each token: never negative, unbiased."""
+    gap_BT = torch.where(mask_BT, ref_BT - new_BT, 0.0)
+    return gap_BT.exp() - gap_BT - 1
+
+
+# How a batch is averaged: the weight of each token of a sequence, from the lengths of all of them.
+
+
+def mean_of_sequence_means(length_B: Tensor, limit: int) -> Tensor:
+    """GRPO and GSPO: every sequence counts the same."""
+    return 1 / (len(length_B) * length_B.clamp(min=1))
+
+
+def token_mean(length_B: Tensor, limit: int) -> Tensor:
+    """DAPO: every token counts the same."""
+    return (1 / length_B.sum().clamp(min=1)).expand(len(length_B))
+
+
+def constant_length(length_B: Tensor, limit: int) -> Tensor:
+    """Dr. GRPO: every token counts the same, and a batch of short answers is not scaled up."""
+    return torch.full((len(length_B),), 1 / (len(length_B) * limit))
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One row of the table: what sets an RL algorithm apart."""
+
+    advantage: Callable[[Tensor], Tensor]  # reward_PG -> advantage_PG
+    ratio: Callable[[Tensor, Tensor, Tensor], Tensor]  # new, old, mask -> ratio_BT
+    weight: Callable[[Tensor, int], Tensor]  # lengths, limit -> weight_B
+
+
+ALGORITHMS = {
+    "grpo": Algorithm(normalised, token_ratio, mean_of_sequence_means),
+    "dr_grpo": Algorithm(centred, token_ratio, constant_length),
+    "dapo": Algorithm(normalised, token_ratio, token_mean),
+    "gspo": Algorithm(normalised, sequence_ratio, mean_of_sequence_means),
+}
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a loss reads of some rows of a batch."""
+
+    new_BT: Tensor  # log-probabilities under the policy being trained, with gradient
+    old_BT: Tensor  # under the policy that sampled, or `new` itself when that is the same policy
+    ref_BT: Tensor | None  # under the reference policy, when beta > 0
+    adv_B: Tensor
+    weight_B: Tensor
+    mask_BT: Tensor
+
+
+def policy_loss(
+    terms: Terms, algorithm: Algorithm, low: float, high: float, beta: float
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """This part's share of the batch loss, and sums to be added up over the parts."""
+    mask_BT, new_BT = terms.mask_BT, terms.new_BT
+    ratio_BT = algorithm.ratio(new_BT, terms.old_BT, mask_BT)
+    term_BT = clipped(ratio_BT, terms.adv_B, low, high)
+    if beta and terms.ref_BT is not None:
+        term_BT = term_BT + beta * k3(new_BT, terms.ref_BT, mask_BT)
+    loss = (torch.where(mask_BT, term_BT, 0.0).sum(-1) * terms.weight_B).sum()
+    with torch.no_grad():
+        up, down = terms.adv_B[:, None] > 0, terms.adv_B[:, None] < 0
+        out_BT = (up & (ratio_BT > 1 + high)) | (down & (ratio_BT < 1 - low))
+        sums = {
+            "clipped": (out_BT & mask_BT).sum(),
+            "ratio": torch.where(mask_BT, ratio_BT, 0.0).sum(),
+            "tokens": mask_BT.sum(),
+        }
+        if terms.ref_BT is not None:
+            sums["kl"] = torch.where(mask_BT, k3(new_BT, terms.ref_BT, mask_BT), 0.0).sum()
+    return loss, sums

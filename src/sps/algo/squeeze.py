@@ -1,0 +1,17 @@
+"""How concentrated a policy is, and how far it moved."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def entropy(logp_V: Tensor) -> Tensor:
+    """Entropy of the last axis, in nats."""
+    return -torch.where(logp_V > -torch.inf, logp_V.exp() * logp_V, 0.0).sum(-1)
+
+
+def moved_kl(before_BT: Tensor, after_BT: Tensor, mask_BT: Tensor) -> float:
+    """k3 estimate of KL(before || after) per token, on tokens sampled from `before`."""
+    gap_BT = torch.where(mask_BT, after_BT - before_BT, 0.0).double()
+    return float((gap_BT.exp() - gap_BT - 1).sum() / mask_BT.sum().clamp(min=1))

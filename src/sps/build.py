@@ -1,0 +1,192 @@
+"""From a recipe to working parts: the one module that names concrete engines, tasks and models."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sps.config import CountdownTask, Recipe, dump_recipe, load_recipe
+from sps.data.sampler import Sampler
+from sps.errors import UserError
+from sps.evaluate.scores import read_scores
+from sps.loop import Run
+from sps.phases import Parts
+from sps.phases.irl import make_irl_optimizer
+from sps.policy import tiny
+from sps.policy.checkpoint import latest_checkpoint, load_trainer
+from sps.policy.load import Policy, load_policy
+from sps.policy.meter import Probe
+from sps.policy.update import make_optimizer
+from sps.rollout.native import NativeEngine
+from sps.store.rollouts import RolloutStore
+from sps.tasks.countdown import Countdown
+from sps.track import Listener, Track, read_records
+from sps.types import Request, Sampling
+from sps.verify import InlineVerifier
+
+BaseProgress = Callable[[int, int, float], None]
+
+
+def open_run(
+    recipe: Recipe, folder: Path, resume: bool = False, listeners: list[Listener] | None = None
+) -> tuple[Parts, Run]:
+    """Everything a run needs, new or resumed; bad input fails here, before any work."""
+    if recipe.threads:
+        torch.set_num_threads(recipe.threads)
+    checkpoint = _claim(recipe, folder, resume)
+    task = make_task(recipe)
+    splits = {split: task.problems(split) for split in ("train", "validation", "test")}
+    policy = make_policy(recipe, str(checkpoint) if checkpoint else None)
+    parts = _parts(recipe, folder, policy, task, splits["train"])
+    track = Track(folder / "metrics.jsonl", listeners)
+    run = Run(folder, track, splits["validation"], splits["test"])
+    if checkpoint:
+        _restore(parts, run, checkpoint)
+    else:
+        parts.probe = make_probe(parts, splits["validation"])
+    return parts, run
+
+
+def make_task(recipe: Recipe) -> Countdown:
+    """The task a recipe names."""
+    t: CountdownTask = recipe.task
+    sizes = {"train": t.train, "validation": t.validation, "test": t.test}
+    return Countdown(t.numbers, t.low, t.high, t.max_value, t.seed, sizes)
+
+
+def make_policy(recipe: Recipe, path: str | None = None) -> Policy:
+    """The policy at `path`, or the one the recipe starts from."""
+    model = recipe.model
+    device = model.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    elif device == "cuda" and not torch.cuda.is_available():
+        raise UserError("model.device: cuda is asked for but there is no CUDA device; use auto or cpu")
+    if path is None and model.path is None:
+        path = str(ensure_base(recipe))
+    gguf = model.gguf if path is None else None
+    return load_policy(path or str(model.path), gguf, model.dtype, device)
+
+
+def ensure_base(
+    recipe: Recipe, progress: BaseProgress = lambda step, of, loss: None, again: bool = False
+) -> Path:
+    """The folder of the embedded policy: shipped, cached, or made now."""
+    task, base = make_task(recipe), recipe.model.base
+    shape = recipe.task.model_dump(include={"numbers", "low", "high", "max_value", "seed"})
+    name = tiny.base_hash(base, shape)
+    found = tiny.find_base(name)
+    if found and not again:
+        return found
+    tokenizer = tiny.make_tokenizer(task.vocabulary())
+    texts = ((p.question, text) for p, text in task.attempts(base.seed, base.solved))
+    return tiny.make_base(base, tokenizer, texts, name, progress)
+
+
+def make_probe(parts: Parts, problems: list) -> Probe:
+    """Rollouts of the first policy on held-out problems, to measure later policies on."""
+    settings, rollout = parts.recipe.meter, parts.recipe.rollout
+    sampling = Sampling(settings.samples, rollout.max_new_tokens, rollout.temperature, seed=31337)
+    requests = [
+        Request(i, parts.prompt_ids(p), tuple(range(settings.samples)))
+        for i, p in enumerate(problems[: settings.problems])
+    ]
+    drawn = sorted(parts.engine.generate(requests, sampling), key=lambda c: (c.index, c.sample))
+    prompts = [np.array(requests[c.index].prompt_ids) for c in drawn]
+    return _probe(parts, prompts, [c.ids for c in drawn])
+
+
+def _probe(parts: Parts, prompts: list[np.ndarray], completions: list[np.ndarray]) -> Probe:
+    return Probe(prompts, completions, parts.policy.pad_id, parts.recipe.rl.micro_tokens)
+
+
+def _parts(recipe: Recipe, folder: Path, policy: Policy, task: Countdown, train: list) -> Parts:
+    settings = recipe.rl.optimizer
+    reference = None
+    if recipe.rl.algorithm.beta > 0:
+        first = make_policy(recipe).model
+        reference = first.requires_grad_(False)
+    return Parts(
+        recipe=recipe,
+        policy=policy,
+        reference=reference,
+        engine=NativeEngine(policy.model, policy.eos_ids, policy.pad_id, recipe.rollout.max_rows),
+        verifier=InlineVerifier(task.judge),
+        task=task,
+        train=train,
+        sampler=Sampler(len(train), recipe.seed),
+        store=RolloutStore(folder / "rollouts"),
+        optimizer=make_optimizer(
+            policy.model, recipe.rl.lr, settings.betas, settings.eps, settings.weight_decay
+        ),
+    )
+
+
+def _claim(recipe: Recipe, folder: Path, resume: bool) -> Path | None:
+    """Take a run folder: a new one, or one to resume, whose last checkpoint is returned."""
+    written = folder / "recipe.yaml"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if written.exists():
+            _same_run(recipe, folder, resume)
+        elif any(folder.iterdir()) and not resume:
+            raise UserError(f"{folder}: this folder holds other files; choose an empty one with --out")
+        draft = folder / "recipe.yaml.draft"
+        draft.write_text(dump_recipe(recipe), encoding="utf-8")
+        draft.rename(written)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot write the run folder ({error.strerror})") from None
+    return latest_checkpoint(folder / "checkpoints") if resume else None
+
+
+def _same_run(recipe: Recipe, folder: Path, resume: bool) -> None:
+    if not resume:
+        raise UserError(
+            f"{folder}: this folder already holds a run. Continue it with --resume, or choose another "
+            "folder with --out"
+        )
+    before = load_recipe(folder / "recipe.yaml")
+    changed = list(_differences(before.model_dump(), recipe.model_dump()))
+    if changed:
+        raise UserError(f"{folder}: cannot resume, the recipe changed: {'; '.join(changed)}")
+
+
+def _differences(old: dict, new: dict, place: str = "") -> Iterator[str]:
+    for key in sorted({*old, *new}):
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            yield from _differences(a, b, f"{place}{key}.")
+        elif a != b:
+            yield f"{place}{key} was {a!r}, is {b!r}"
+
+
+def _restore(parts: Parts, run: Run, checkpoint: Path) -> None:
+    """Put everything back as it was when the checkpoint was written, and forget what came after."""
+    state, tensors = load_trainer(checkpoint)
+    run.start = state["step"]
+    parts.sampler.cursor, parts.policy.version = state["cursor"], state["version"]
+    parts.optimizer.load_state_dict(tensors["optimizer"])
+    if tensors["irl_optimizer"] is not None:
+        parts.irl_optimizer = make_irl_optimizer(parts)
+        parts.irl_optimizer.load_state_dict(tensors["irl_optimizer"])
+    prompts, completions = ([t.numpy() for t in part] for part in tensors["probe"])
+    parts.probe = _probe(parts, prompts, completions)
+    parts.store.forget_after(run.start)
+    run.track.forget_after(run.start)
+    _forget_evals(run)
+
+
+def _forget_evals(run: Run) -> None:
+    """Validation scores up to the checkpoint are read back; later evaluations are dropped."""
+    known = {r["name"]: r["step"] for r in read_records(run.track.path) if r["kind"] == "eval"}
+    for path in (run.folder / "evals").glob("*.json"):
+        if path.stem in known and path.stem.startswith("validation-"):
+            run.scores[known[path.stem]] = read_scores(json.loads(path.read_text()))
+        elif path.stem not in known:
+            path.unlink()
+            shutil.rmtree(path.with_suffix(""), ignore_errors=True)

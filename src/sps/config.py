@@ -1,0 +1,370 @@
+"""The recipe: one YAML file, one closed and frozen tree. An unknown key is an error, not a wish."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from sps.errors import UserError
+
+Positive = Annotated[int, Field(ge=1)]
+NonNegative = Annotated[int, Field(ge=0)]
+Rate = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Node(BaseModel):
+    """A branch of the tree: frozen, and closed to unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class BaseTraining(Node):
+    """How the embedded policy is made from scratch; its hash names the cached result."""
+
+    seed: int = 0
+    steps: Positive = 1000
+    batch: Positive = 128
+    lr: Rate = 3e-3
+    solved: Share = 0.3  # share of attempts that reach the target; the rest are legal but aimless
+    hidden: Positive = 96
+    layers: Positive = 3
+    heads: Positive = 4
+    ff: Positive = 192
+
+
+class Model(Node):
+    """Which policy to start from."""
+
+    path: str | None = None  # HF folder, hub id, or a run's checkpoint; None: the embedded policy
+    gguf: str | None = None  # file name of a GGUF inside path
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; master weights are fp32
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    base: BaseTraining = BaseTraining()  # used when path is None
+
+
+class CountdownTask(Node):
+    """Reach a target from a few numbers, each used exactly once. Generated, nothing to download."""
+
+    type: Literal["countdown"] = "countdown"
+    numbers: Annotated[int, Field(ge=2, le=6)] = 4
+    low: NonNegative = 1
+    high: Positive = 10
+    max_value: Positive = 99  # of any intermediate result and of the target
+    seed: int = 0  # of the split
+    train: Positive = 1000
+    validation: Positive = 200
+    test: Positive = 200
+
+    @model_validator(mode="after")
+    def _range(self) -> CountdownTask:
+        if self.low > self.high:
+            raise ValueError(f"low ({self.low}) is above high ({self.high})")
+        return self
+
+
+class Rollouts(Node):
+    """How an RL batch is drawn."""
+
+    engine: Literal["native"] = "native"
+    prompts: Positive = 16  # problems an optimizer step
+    n: Annotated[int, Field(ge=2)] = 8  # samples a problem: the group
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: NonNegative = 0
+    max_new_tokens: Positive = 20
+    max_rows: Positive = 2048  # sequences decoded at once; bounds memory
+
+
+class Grpo(Node):
+    """GRPO: token ratios, mean of sequence means."""
+
+    type: Literal["grpo"] = "grpo"
+    eps: Rate = 0.2
+    beta: Rate = 0.0  # weight of the k3 KL to the reference policy; the paper uses 0.01
+    steps_per_generation: Positive = 1
+
+
+class DrGrpo(Node):
+    """Dr. GRPO: no division by the group's spread nor by each sequence's length."""
+
+    type: Literal["dr_grpo"] = "dr_grpo"
+    eps: Rate = 0.2
+    beta: Rate = 0.0
+    steps_per_generation: Positive = 1
+
+
+class Dapo(Node):
+    """DAPO: clip-higher, token mean, dynamic sampling, soft overlong punishment."""
+
+    type: Literal["dapo"] = "dapo"
+    eps: Rate = 0.2
+    eps_high: Rate = 0.28
+    beta: Rate = 0.0
+    steps_per_generation: Positive = 1
+    max_resample_times: NonNegative = 3
+    soft_cache_length: NonNegative = 0  # tokens before the limit where punishment starts; 0: off
+
+
+class Gspo(Node):
+    """GSPO: one ratio a sequence."""
+
+    type: Literal["gspo"] = "gspo"
+    eps: Rate = 3e-4
+    eps_high: Rate = 4e-4
+    beta: Rate = 0.0
+    steps_per_generation: Positive = 4
+
+
+Algorithm = Annotated[Grpo | DrGrpo | Dapo | Gspo, Field(discriminator="type")]
+
+
+class Optimizer(Node):
+    """AdamW."""
+
+    betas: tuple[Share, Share] = (0.9, 0.999)
+    eps: Rate = 1e-8
+    weight_decay: Rate = 0.0
+    max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
+    warmup_steps: NonNegative = 0
+
+
+class RL(Node):
+    """The RL phases."""
+
+    algorithm: Algorithm = Grpo()
+    steps: Positive = 300  # in all, over every RL phase
+    lr: Annotated[float, Field(gt=0)] = 1e-4
+    optimizer: Optimizer = Optimizer()
+    micro_tokens: Positive = 16384  # padded tokens in one forward pass; bounds memory
+
+
+class Selector(Node):
+    """Which rollouts of a group the IRL phase keeps. Every ambiguity of the paper is a key here."""
+
+    type: Literal[
+        "l2te", "uniform", "low_likelihood", "low_likelihood_positive", "positive", "negative"
+    ] = "l2te"
+    likelihood: Literal["mean", "sum"] = "mean"  # over the tokens of a trajectory
+    under: Literal["sampler", "policy"] = "sampler"  # the policy that drew it, or the one after RL
+    quantile: Annotated[float, Field(gt=0, le=1)] = 0.5
+    quantile_over: Literal["group", "batch"] = "group"
+
+
+class IRL(Node):
+    """The inverse-RL phases: forward KL towards the kept rollouts."""
+
+    steps: NonNegative = 4  # optimizer steps a phase; 0 is plain RL
+    every: NonNegative = 0  # RL steps between phases; 0: one pass over the training problems
+    lr: Rate = 3e-4
+    batch: Positive = 512
+    keep: Positive = 3  # rollouts kept of each group
+    selector: Selector = Selector()
+    optimizer_state: Literal["fresh", "kept"] = "fresh"
+    reduce: Literal["token", "sequence"] = "token"
+    optimizer: Optimizer = Optimizer()
+
+
+class Evaluation(Node):
+    """Pass@k and Avg@n on held-out problems."""
+
+    n: Positive = 128
+    temperature: Annotated[float, Field(ge=0)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: NonNegative = 0
+    every: NonNegative = 100  # RL steps between evaluations on the validation set; 0: never
+    validation_n: Positive = 32  # samples a problem there
+    seed: int = 12345
+    final: bool = True  # evaluate the selected checkpoint on the test set
+    select: Literal["last", "honest", "paper"] = "last"
+    # last: the final weights; honest: best Avg@n on validation; paper: best on the test set itself
+
+
+class Checkpoints(Node):
+    """What is kept on disk."""
+
+    every: NonNegative = 100  # RL steps; 0: only at the end
+    keep: NonNegative = 0  # how many to keep besides the selected one; 0: all
+
+
+class Meter(Node):
+    """How far each phase moved the policy."""
+
+    problems: Positive = 16  # held-out problems whose rollouts measure the KL
+    samples: Positive = 4
+    still: Rate = 1e-6  # relative weight change under which a phase is said not to have moved
+
+
+class Recipe(Node):
+    """One run."""
+
+    name: str = "run"
+    seed: int = 0
+    threads: NonNegative = 0  # CPU threads; 0: leave as they are
+    model: Model = Model()
+    task: CountdownTask = CountdownTask()
+    rollout: Rollouts = Rollouts()
+    rl: RL = RL()
+    irl: IRL = IRL()
+    evaluation: Evaluation = Evaluation()
+    checkpoint: Checkpoints = Checkpoints()
+    meter: Meter = Meter()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Recipe:
+        if self.irl.keep > self.rollout.n:
+            raise ValueError(
+                f"irl.keep ({self.irl.keep}) is above rollout.n ({self.rollout.n}): "
+                "a group has no more rollouts than that"
+            )
+        return self
+
+
+def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe, what it extends, and `a.b=c` overrides; every error names file and key."""
+    tree = _read_tree(Path(path), seen=())
+    for item in overrides:
+        _override(tree, item)
+    return parse_recipe(tree, str(path))
+
+
+def parse_recipe(tree: Mapping[str, Any], source: str) -> Recipe:
+    """Validate a plain tree; `source` is what errors call it."""
+    try:
+        return Recipe.model_validate(tree)
+    except ValidationError as error:
+        raise UserError(_explain(error, source)) from None
+
+
+def dump_recipe(recipe: Recipe) -> str:
+    """The resolved recipe as YAML, every default written out."""
+    return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
+
+
+def _read_tree(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+    if path.resolve() in seen:
+        raise UserError(f"{path}: `extends` goes in a circle")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such recipe. Try one of the files in recipes/.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error}).") from None
+    try:
+        tree = yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        where = getattr(error, "problem_mark", None)
+        line = f" line {where.line + 1}" if where else ""
+        raise UserError(f"{path}:{line} is not valid YAML: {error}") from None
+    if not isinstance(tree, dict):
+        raise UserError(f"{path}: a recipe is a mapping of keys to values, not {type(tree).__name__}")
+    parent = tree.pop("extends", None)
+    if parent is None:
+        return tree
+    base = _read_tree(path.parent / str(parent), (*seen, path.resolve()))
+    return _merge(base, tree)
+
+
+def _merge(base: dict[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    """Top wins; mappings merge, unless `type` changes: another type's keys would not fit."""
+    changed = "type" in top and "type" in base and top["type"] != base["type"]
+    out = {} if changed else dict(base)
+    for key, value in top.items():
+        old = out.get(key)
+        out[key] = _merge(old, value) if isinstance(value, dict) and isinstance(old, dict) else value
+    return out
+
+
+def _override(tree: dict[str, Any], item: str) -> None:
+    key, sep, value = item.partition("=")
+    if not sep or not key.strip():
+        raise UserError(f"--set {item}: write it as key.path=value, such as --set rl.lr=1e-6")
+    try:
+        parsed = yaml.load(value, Loader=_Loader)
+    except yaml.YAMLError:
+        raise UserError(f"--set {item}: the value is not valid YAML") from None
+    *path, last = key.strip().split(".")
+    node = tree
+    for part in path:
+        child = node.setdefault(part, {})
+        if not isinstance(child, dict):
+            raise UserError(f"--set {item}: {part} is a value, not a group of keys")
+        node = child
+    if last == "type" and node.get("type") != parsed:
+        node.clear()
+    if isinstance(parsed, dict) and isinstance(node.get(last), dict):
+        parsed = _merge(node[last], parsed)
+    node[last] = parsed
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML that reads 1e-6 as a number (YAML 1.1 wants 1.0e-6) and refuses a key given twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} is given twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+_FLOAT = r"^[-+]?(?:\d+(?:_\d+)*)(?:\.\d*)?(?:[eE][-+]?\d+)$"
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(_FLOAT), list("-+0123456789")
+)
+
+
+def _explain(error: ValidationError, source: str) -> str:
+    """One line a fault: file, key, what is wrong, and the nearest right name."""
+    lines = []
+    for fault in error.errors():
+        place = [str(part) for part in fault["loc"]]
+        if fault["type"] == "extra_forbidden":
+            lines.append(_unknown_key(place))
+        else:
+            message = fault["msg"].removeprefix("Value error, ")
+            got = fault.get("input")
+            shown = f" (got {got!r})" if isinstance(got, str | int | float | bool | None) else ""
+            lines.append(f"{'.'.join(place) or 'recipe'}: {message}{shown}")
+    return f"{source}: " + "; ".join(lines)
+
+
+def _unknown_key(place: list[str]) -> str:
+    known = _keys_at(place[:-1])
+    near = difflib.get_close_matches(place[-1], known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known))}"
+    return f"{'.'.join(place)}: no such key; {hint}"
+
+
+def _keys_at(place: Sequence[str]) -> list[str]:
+    """Field names at a place in the tree; a union's tag in the place picks its member."""
+    nodes: list[type[BaseModel]] = [Recipe]
+    for part in place:
+        below = [m for node in nodes if part in node.model_fields for m in _members(node, part)]
+        if below:
+            nodes = below
+        else:
+            nodes = [n for n in nodes if n.model_fields["type"].default == part] or nodes
+    return sorted({name for node in nodes for name in node.model_fields})
+
+
+def _members(node: type[BaseModel], name: str) -> list[type[BaseModel]]:
+    found: list[type[BaseModel]] = []
+    stack = [node.model_fields[name].annotation]
+    while stack:
+        kind = stack.pop()
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            found.append(kind)
+        else:
+            stack.extend(getattr(kind, "__args__", ()))
+    return found

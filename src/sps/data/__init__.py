@@ -1,0 +1,1 @@
+"""Which problems, in which order."""

@@ -1,0 +1,55 @@
+"""The two phases of SPS, side by side: rl.py and irl.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from sps.config import Recipe
+from sps.data.sampler import Sampler
+from sps.policy.load import Policy
+from sps.policy.meter import Probe
+from sps.rollout import RolloutEngine
+from sps.store.rollouts import RolloutStore
+from sps.tasks import Task
+from sps.types import Problem
+from sps.verify import Verifier
+
+
+@dataclass
+class Parts:
+    """Everything a phase works with; put together in build.py."""
+
+    recipe: Recipe
+    policy: Policy
+    reference: Any  # the frozen first policy when beta > 0, else None
+    engine: RolloutEngine
+    verifier: Verifier
+    task: Task
+    train: list[Problem]
+    sampler: Sampler
+    store: RolloutStore
+    optimizer: torch.optim.Optimizer
+    irl_optimizer: torch.optim.Optimizer | None = None  # carried over when irl.optimizer_state: kept
+    probe: Probe | None = None
+    prompts: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
+        """Token ids of a problem's prompt, encoded once."""
+        if problem.id not in self.prompts:
+            self.prompts[problem.id] = self.policy.encode(self.task.prompt(problem))
+        return self.prompts[problem.id]
+
+    def trainer_state(self) -> dict[str, Any]:
+        """What a checkpoint holds besides the weights. Random numbers need no state: all are drawn
+        from counters, so the step and the sampler's cursor are enough."""
+        probe = self.probe
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "irl_optimizer": self.irl_optimizer.state_dict() if self.irl_optimizer else None,
+            "probe": None
+            if probe is None
+            else [[torch.tensor(x) for x in part] for part in (probe.prompts, probe.completions)],
+        }

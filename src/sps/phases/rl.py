@@ -1,0 +1,220 @@
+"""The RL phase: draw groups, judge them, take a step of a vanilla RL algorithm. Repeat."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sps.algo.rl import ALGORITHMS, Terms, overlong_penalty, policy_loss
+from sps.phases import Parts
+from sps.phases.schedule import Phase
+from sps.policy.logprobs import Rows, micro_batches, token_logprobs
+from sps.policy.update import optimizer_step
+from sps.types import Completion, Group, Metrics, Problem, Request, Rollout, Sampling, Verdict
+
+
+def rl_phase(parts: Parts, phase: Phase) -> Iterator[tuple[int, Metrics]]:
+    """The steps of a phase; what was drawn is in the store before it is learnt from."""
+    settings = parts.recipe.rl.algorithm
+    step = phase.first
+    while step <= phase.last:
+        rounds = min(settings.steps_per_generation, phase.last - step + 1)
+        began = time.perf_counter()
+        groups, metrics = draw_groups(parts, step, parts.recipe.rollout.prompts * rounds)
+        drawn = time.perf_counter()
+        for share in _shares(groups, rounds):
+            begun = time.perf_counter()
+            learnt = rl_step(parts, step, share)
+            seconds = {
+                "seconds/draw": (drawn - began) / rounds,
+                "seconds/update": time.perf_counter() - begun,
+            }
+            yield step, {**metrics, **learnt, **seconds}
+            step += 1
+
+
+def draw_groups(parts: Parts, step: int, count: int) -> tuple[list[Group], Metrics]:
+    """Groups for `count` problems. DAPO draws again, on new problems, for groups that agree."""
+    resample = getattr(parts.recipe.rl.algorithm, "max_resample_times", 0)
+    drawn: list[Group] = []
+    useful: list[Group] = []
+    for attempt in range(1 + resample):
+        fresh = _draw(parts, step, count - len(useful), attempt, first_group=len(drawn))
+        drawn += fresh
+        useful += [group for group in fresh if _disagrees(group)]
+        if len(useful) >= count or not resample:
+            break
+    parts.store.append(step, [rollout for group in drawn for rollout in group])
+    # Where resampling ran out, groups that agree fill the batch: it keeps its size, and they its mean.
+    dull = [group for group in drawn if not _disagrees(group)]
+    groups = (useful + dull)[:count] if resample else drawn
+    return groups, _drawn_metrics(drawn, groups)
+
+
+def rl_step(parts: Parts, step: int, groups: Sequence[Group]) -> Metrics:
+    """One optimizer step. Rows without advantage cost nothing, unless a KL holds them too."""
+    recipe, policy = parts.recipe, parts.policy
+    settings = recipe.rl.algorithm
+    algorithm = ALGORITHMS[settings.type]
+    rollouts = [rollout for group in groups for rollout in group]
+    reward_PG = torch.tensor([[r.reward for r in group] for group in groups])
+    adv_B = algorithm.advantage(reward_PG).flatten()
+    length_B = torch.tensor([len(r.ids) for r in rollouts])
+    weight_B = algorithm.weight(length_B, recipe.rollout.max_new_tokens)
+    live = (adv_B != 0).numpy() | (settings.beta > 0)
+    used = np.flatnonzero(live)
+    high = getattr(settings, "eps_high", settings.eps)
+
+    def part_loss(rows: Rows, new_BT: Tensor, entropy_BT: Tensor) -> tuple[Tensor, dict]:
+        which = used[rows.which_B]
+        terms = Terms(
+            new_BT,
+            _old(parts, [rollouts[i] for i in which], new_BT),
+            _reference(parts, rows),
+            adv_B[which].to(new_BT.device),
+            weight_B[which].to(new_BT.device),
+            rows.mask_BT,
+        )
+        return policy_loss(terms, algorithm, settings.eps, high, settings.beta)
+
+    _set_lr(parts.optimizer, recipe.rl.lr, step, recipe.rl.optimizer.warmup_steps)
+    sums = optimizer_step(
+        policy.model,
+        parts.optimizer,
+        _rows(parts, [rollouts[i] for i in used]),
+        part_loss,
+        temperature=recipe.rollout.temperature,
+        max_grad_norm=recipe.rl.optimizer.max_grad_norm,
+    )
+    policy.version += 1
+    parts.engine.load_weights(policy.model)
+    return _learnt_metrics(sums, len(used), len(rollouts))
+
+
+def _draw(parts: Parts, step: int, count: int, attempt: int, first_group: int) -> list[Group]:
+    settings = parts.recipe.rollout
+    problems = [parts.train[i] for i in parts.sampler.take(count)]
+    sampling = Sampling(
+        settings.n,
+        settings.max_new_tokens,
+        settings.temperature,
+        settings.top_p,
+        settings.top_k,
+        seed=(parts.recipe.seed * 1_000_003 + step) * 101 + attempt,
+    )
+    everyone = tuple(range(settings.n))
+    requests = [Request(i, parts.prompt_ids(p), everyone) for i, p in enumerate(problems)]
+    drawn: dict[tuple[int, int], tuple[Completion, Future[Verdict]]] = {}
+    for completion in parts.engine.generate(requests, sampling):
+        text = parts.policy.decode(completion.ids)
+        future = parts.verifier.submit(problems[completion.index], text, completion.finished)
+        drawn[completion.index, completion.sample] = (completion, future)
+    return [
+        [
+            _rollout(parts, step, first_group + i, problem, *drawn[i, sample])
+            for sample in everyone
+        ]
+        for i, problem in enumerate(problems)
+    ]
+
+
+def _rollout(
+    parts: Parts, step: int, group: int, problem: Problem, c: Completion, future: Future[Verdict]
+) -> Rollout:
+    verdict = future.result()
+    cache = getattr(parts.recipe.rl.algorithm, "soft_cache_length", 0)
+    limit = parts.recipe.rollout.max_new_tokens
+    penalty = float(overlong_penalty(torch.tensor([len(c.ids)]), limit, cache)) if cache else 0.0
+    return Rollout(
+        problem.id,
+        np.array(parts.prompt_ids(problem), dtype=np.int32),
+        c.ids,
+        c.logprobs,
+        verdict.reward + penalty,
+        verdict,
+        step,
+        parts.policy.version,
+        group,
+        c.sample,
+        c.finished,
+    )
+
+
+def _disagrees(group: Group) -> bool:
+    """Some right, some wrong: there is something to learn from the comparison."""
+    return len({rollout.verdict.reward for rollout in group}) > 1
+
+
+def _shares(groups: list[Group], rounds: int) -> Iterator[list[Group]]:
+    for i in range(rounds):
+        yield groups[i * len(groups) // rounds : (i + 1) * len(groups) // rounds]
+
+
+def _rows(parts: Parts, rollouts: Sequence[Rollout]) -> Iterator[Rows]:
+    return micro_batches(
+        [r.prompt_ids for r in rollouts],
+        [r.ids for r in rollouts],
+        parts.policy.pad_id,
+        parts.recipe.rl.micro_tokens,
+        parts.policy.model.device,
+    )
+
+
+def _old(parts: Parts, rollouts: list[Rollout], new_BT: Tensor) -> Tensor:
+    """Log-probabilities under the sampling policy: the same numbers while it is still the policy."""
+    if all(r.policy_version == parts.policy.version for r in rollouts):
+        return new_BT.detach()
+    old = np.zeros(new_BT.shape, dtype=np.float32)
+    for row, rollout in enumerate(rollouts):
+        old[row, : len(rollout.logprobs)] = rollout.logprobs
+    return torch.from_numpy(old).to(new_BT.device)
+
+
+@torch.no_grad()
+def _reference(parts: Parts, rows: Rows) -> Tensor | None:
+    if parts.reference is None:
+        return None
+    return token_logprobs(parts.reference, rows, parts.recipe.rollout.temperature)[0]
+
+
+def _set_lr(optimizer: torch.optim.Optimizer, lr: float, step: int, warmup: int) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = lr * min(1.0, step / warmup) if warmup else lr
+
+
+def _drawn_metrics(drawn: list[Group], groups: list[Group]) -> Metrics:
+    rollouts = [rollout for group in drawn for rollout in group]
+    kinds = Counter(r.verdict.kind for r in rollouts)
+    tokens = sum(len(r.ids) for r in rollouts)
+    metrics = {
+        "reward": float(np.mean([r.verdict.reward for r in rollouts])),
+        "solved": float(np.mean([any(r.verdict.reward for r in group) for group in drawn])),
+        "useful": float(np.mean([_disagrees(group) for group in groups])),
+        "groups": len(drawn),
+        "length": tokens / len(rollouts),
+        "tokens": tokens,
+        "logprob": sum(r.sum_logprob for r in rollouts) / tokens,
+    }
+    return metrics | {f"verdict/{kind}": n / len(rollouts) for kind, n in sorted(kinds.items())}
+
+
+def _learnt_metrics(sums: dict[str, float], used: int, total: int) -> Metrics:
+    tokens = sums.get("tokens", 0) or 1
+    metrics = {
+        "loss": sums.get("loss", 0.0),
+        "grad_norm": sums.get("grad_norm", 0.0),
+        "clipped": sums.get("clipped", 0.0) / tokens,
+        "ratio": sums.get("ratio", tokens) / tokens,
+        "used": used / total,
+    }
+    if used:
+        metrics["entropy"] = sums["entropy"] / tokens
+    if "kl" in sums:
+        metrics["kl_ref"] = sums["kl"] / tokens
+    return metrics

@@ -1,0 +1,56 @@
+"""Checkpoints: a plain Hugging Face folder, and beside it all that resuming needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from sps.errors import UserError
+from sps.policy.load import Policy
+
+
+def save_checkpoint(
+    folder: Path, policy: Policy, state: dict[str, Any], tensors: dict[str, Any]
+) -> Path:
+    """Write a checkpoint; it appears under its name only when it is whole."""
+    draft = folder.with_name(f"{folder.name}.{os.getpid()}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    policy.model.save_pretrained(draft)
+    policy.tokenizer.save_pretrained(draft)
+    torch.save(tensors, draft / "trainer.pt")
+    (draft / "trainer.json").write_text(json.dumps({**state, "version": policy.version}))
+    shutil.rmtree(folder, ignore_errors=True)
+    draft.rename(folder)
+    return folder
+
+
+def load_weights(policy: Policy, folder: Path) -> None:
+    """Put a checkpoint's weights into the model that is there."""
+    try:
+        weights = load_file(folder / "model.safetensors", device=str(policy.model.device))
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{folder}: its weights cannot be read ({error})") from None
+    policy.model.load_state_dict(weights, strict=False)  # tied weights are stored once
+    policy.model.tie_weights()
+
+
+def latest_checkpoint(folder: Path) -> Path | None:
+    """The newest whole checkpoint of a run, or None."""
+    found = sorted(p for p in folder.glob("step-*") if (p / "trainer.json").exists())
+    return found[-1] if found else None
+
+
+def load_trainer(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What `save_checkpoint` was given as state and tensors."""
+    try:
+        state = json.loads((folder / "trainer.json").read_text())
+        return state, torch.load(folder / "trainer.pt", weights_only=True, map_location="cpu")
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError(f"{folder}: this checkpoint cannot be read ({error})") from None

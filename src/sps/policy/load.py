@@ -1,0 +1,91 @@
+"""A policy from anywhere: a Hugging Face folder or hub id, a GGUF file, a run's checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, logging
+
+from sps.errors import UserError
+
+
+@dataclass
+class Policy:
+    """A model with its tokenizer. `version` counts the optimizer steps it has seen."""
+
+    model: Any
+    tokenizer: Any
+    source: str
+    version: int = 0
+
+    @property
+    def eos_ids(self) -> list[int]:
+        """Every token that ends a completion."""
+        ids: set[int] = set()
+        for owner in (self.model.generation_config, self.model.config, self.tokenizer):
+            found = getattr(owner, "eos_token_id", None)
+            ids.update(found if isinstance(found, list | tuple) else [found])
+        return sorted(i for i in ids if i is not None)
+
+    @property
+    def pad_id(self) -> int:
+        """What fills up a batch; any token will do, since pads are never looked at."""
+        pad = self.tokenizer.pad_token_id
+        return pad if pad is not None else self.eos_ids[0]
+
+    def encode(self, prompt: str | list[dict[str, str]]) -> tuple[int, ...]:
+        """Token ids of plain text, or of chat messages through the tokenizer's template."""
+        if isinstance(prompt, str):
+            return tuple(self.tokenizer(prompt)["input_ids"])
+        if not getattr(self.tokenizer, "chat_template", None):
+            raise UserError(
+                f"{self.source}: its tokenizer has no chat template; choose another prompt template "
+                "for the task (task.template: plain, qwen_boxed or r1)"
+            )
+        ids = self.tokenizer.apply_chat_template(
+            prompt, add_generation_prompt=True, tokenize=True, return_dict=True
+        )["input_ids"]
+        return tuple(ids)
+
+    def decode(self, ids: Any) -> str:
+        """Text of a completion, without end and pad tokens."""
+        return self.tokenizer.decode(ids, skip_special_tokens=True)
+
+
+def load_policy(
+    path: str, gguf: str | None = None, dtype: str = "float32", device: str = "cpu"
+) -> Policy:
+    """Load model and tokenizer; what is missing or broken is said in one sentence."""
+    folder = Path(path)
+    if folder.suffix == ".gguf" and gguf is None:
+        folder, gguf = folder.parent, folder.name
+    where = str(folder)
+    if gguf and not (folder / gguf).exists():
+        raise UserError(f"model.path: there is no file {gguf} in {where}")
+    looks_local = where.startswith((".", "/", "~")) or where.count("/") != 1
+    if looks_local and not folder.exists():
+        raise UserError(
+            f"model.path: there is no folder {where}. Give the folder of a Hugging Face model, "
+            "a run's checkpoint, a .gguf file, or a hub id such as Qwen/Qwen2.5-Math-1.5B"
+        )
+    extra = {"gguf_file": gguf} if gguf else {}
+    quiet = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(where, **extra)
+        model = AutoModelForCausalLM.from_pretrained(where, dtype=getattr(torch, dtype), **extra)
+    except (OSError, ValueError, ImportError, KeyError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        raise UserError(f"model.path: {where} cannot be loaded: {first}") from None
+    finally:
+        logging.set_verbosity(quiet)
+    if len(tokenizer) > model.get_input_embeddings().num_embeddings:
+        raise UserError(
+            f"model.path: {where}: the tokenizer has {len(tokenizer)} tokens but the model embeds "
+            f"only {model.get_input_embeddings().num_embeddings}; they do not belong together"
+        )
+    return Policy(model.to(device).eval(), tokenizer, where)

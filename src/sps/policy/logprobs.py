@@ -1,0 +1,106 @@
+"""Log-probabilities of given completions, without ever holding [tokens x vocabulary] for all tokens.
+
+Axes: B sequences, L prompt + completion tokens, T completion tokens, N completion tokens of all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+_LOGITS_AT_ONCE = 2**26  # numbers in the largest logits tensor: 256 MiB in float32
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Sequences padded on the right, so that a plain causal mask is the right one."""
+
+    ids_BL: Tensor
+    place: tuple[Tensor, Tensor]  # (row, column) whose output predicts each completion token
+    target_N: Tensor  # those tokens
+    mask_BT: Tensor  # which places of a [B, T] rectangle are real completion tokens
+    which_B: np.ndarray  # position of each row in the batch it was cut from
+
+
+def micro_batches(
+    prompts: Sequence[np.ndarray],
+    completions: Sequence[np.ndarray],
+    pad_id: int,
+    budget: int,
+    device: torch.device | str = "cpu",
+) -> Iterator[Rows]:
+    """Cut a batch into parts of at most `budget` padded tokens, similar lengths together."""
+    length_B = np.array([len(p) + len(c) for p, c in zip(prompts, completions, strict=True)])
+    order = np.argsort(-length_B, kind="stable")
+    at = 0
+    while at < len(order):
+        size = max(1, budget // int(length_B[order[at]]))
+        which = np.sort(order[at : at + size])
+        yield _rows([prompts[i] for i in which], [completions[i] for i in which], which, pad_id, device)
+        at += size
+
+
+def _rows(prompts, completions, which, pad_id, device) -> Rows:  # noqa: ANN001
+    width = max(len(p) + len(c) for p, c in zip(prompts, completions, strict=True))
+    tokens = max(len(c) for c in completions)
+    ids_BL = np.full((len(which), width), pad_id, dtype=np.int64)
+    mask_BT = np.zeros((len(which), tokens), dtype=bool)
+    columns, targets = [], []
+    for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+        end = len(prompt) + len(completion)
+        ids_BL[row, : len(prompt)], ids_BL[row, len(prompt) : end] = prompt, completion
+        mask_BT[row, : len(completion)] = True
+        columns.append(np.arange(len(prompt) - 1, end - 1))
+        targets.append(completion)
+    row_N = torch.from_numpy(mask_BT.nonzero()[0]).to(device)
+    column_N = torch.from_numpy(np.concatenate(columns)).to(device)
+    target_N = torch.from_numpy(np.concatenate(targets).astype(np.int64)).to(device)
+    ids = torch.from_numpy(ids_BL).to(device)
+    return Rows(ids, (row_N, column_N), target_N, torch.from_numpy(mask_BT).to(device), which)
+
+
+def token_logprobs(
+    model: Any, rows: Rows, temperature: float = 1.0, entropy_grad: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Log-probability and entropy at each completion token, as [B, T] with 0 where there is none.
+
+    Both are of the distribution that was sampled from: logits divided by the temperature.
+    """
+    hidden_BLD = model.base_model(input_ids=rows.ids_BL, use_cache=False).last_hidden_state
+    hidden_ND = hidden_BLD[rows.place]
+    head, cap = model.get_output_embeddings(), _softcap(model)
+    vocabulary = head.weight.shape[0]
+    size = max(1, _LOGITS_AT_ONCE // vocabulary)
+    pieces = list(zip(hidden_ND.split(size), rows.target_N.split(size), strict=True))
+    arguments = (head, cap, temperature, entropy_grad)
+    if len(pieces) == 1:
+        outs = [_chosen(*pieces[0], *arguments)]
+    else:  # logits of a piece live only while it is worked on, forwards and backwards
+        outs = [checkpoint(_chosen, h, t, *arguments, use_reentrant=False) for h, t in pieces]
+    logp_N, entropy_N = (torch.cat(part) for part in zip(*outs, strict=True))
+    return _rectangle(logp_N, rows.mask_BT), _rectangle(entropy_N, rows.mask_BT)
+
+
+def _chosen(hidden_ND, target_N, head, cap, temperature, entropy_grad):  # noqa: ANN001, ANN202
+    logits_NV = head(hidden_ND).float()
+    if cap:
+        logits_NV = torch.tanh(logits_NV / cap) * cap
+    logp_NV = (logits_NV / temperature if temperature != 1 else logits_NV).log_softmax(-1)
+    with torch.set_grad_enabled(entropy_grad and torch.is_grad_enabled()):
+        entropy_N = -(logp_NV.exp() * logp_NV).sum(-1)
+    return logp_NV.gather(-1, target_N[:, None])[:, 0], entropy_N
+
+
+def _rectangle(value_N: Tensor, mask_BT: Tensor) -> Tensor:
+    """Real tokens run row by row through the mask, just as they were gathered."""
+    return value_N.new_zeros(mask_BT.shape).masked_scatter(mask_BT, value_N)
+
+
+def _softcap(model: Any) -> float | None:
+    return getattr(model.config, "final_logit_softcapping", None)

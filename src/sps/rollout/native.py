@@ -1,0 +1,215 @@
+"""The native engine: batched sampling from any transformers decoder, with nothing to install.
+
+A prompt is run once for its whole group and its keys and values are shared by the samples; the
+cache is allocated ahead; rows that are done are dropped; every token comes with its log-probability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sps.errors import UserError
+from sps.rollout import attention, fused
+from sps.rollout.sampling import draw, uniforms
+from sps.types import Completion, Request, Sampling
+
+_DROP_BELOW = 0.75  # drop finished rows once the live ones are fewer than this share
+
+
+class NativeEngine:
+    """Draws from the trainer's own model: there are no weights to copy."""
+
+    def __init__(self, model: Any, eos_ids: Sequence[int], pad_id: int, max_rows: int = 2048):
+        self.pad_id, self.max_rows = pad_id, max_rows
+        self.eos = torch.tensor(sorted(set(eos_ids)), device=model.device)
+        if not getattr(model, "_supports_attention_backend", True):
+            raise UserError(
+                f"{type(model).__name__} does not take attention functions from outside, which the "
+                "native engine needs; use a model that does (Llama, Qwen, Mistral, Gemma, ...)"
+            )
+        self.arena = attention.Arena()
+        self.load_weights(model)
+
+    def load_weights(self, model: Any) -> None:
+        """Read the trainer's weights in place; only joined projections are copied."""
+        if getattr(self, "model", None) is not model:
+            self.model = model
+            self._fused = fused.FusedStep(model) if fused.supports(model) else None
+        if self._fused:
+            self._fused.refresh()
+
+    def close(self) -> None:
+        """Give back the memory of the cache."""
+        self.arena = attention.Arena()
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[Completion]:
+        """Every sample of every request, wave by wave, shortest prompts first."""
+        for wave in _waves(requests, self.max_rows):
+            chunks = self._wave(wave, sampling)
+            while True:
+                # Only around our own work: a caller that trains between two completions must not
+                # find gradients switched off.
+                with torch.inference_mode(), _sampling_mode(self.model):
+                    chunk = next(chunks, None)
+                if chunk is None:
+                    break
+                yield from chunk
+
+    def _wave(self, wave: list[Request], sampling: Sampling) -> Iterator[list[Completion]]:
+        rows = _Rows(wave, sampling, self.model.device)
+        cache, logits_BV = self._prefill(wave, rows, sampling)
+        how = (sampling.temperature, sampling.top_p, sampling.top_k)
+        for at in range(sampling.max_new_tokens):
+            token_B, logprob_B = draw(logits_BV, rows.uniform(at), *how)
+            rows.write(at, token_B, logprob_B, torch.isin(token_B, self.eos))
+            if at + 1 == sampling.max_new_tokens or not rows.live_B.any():
+                break
+            if rows.live_B.float().mean() < _DROP_BELOW:
+                yield rows.finished(at + 1)
+                token_B = rows.drop(cache, token_B)
+            logits_BV = self._step(cache, token_B)
+        yield rows.finished(at + 1, last=True)
+
+    def _prefill(self, wave: list[Request], rows: _Rows, sampling: Sampling) -> tuple:
+        """Run each prompt once; hand its last logits to every row of its group."""
+        device = self.model.device
+        lengths_P = torch.tensor([len(r.prompt_ids) for r in wave], device=device)
+        width = int(lengths_P.max())
+        ids_PL = torch.full((len(wave), width), self.pad_id)
+        for row, request in enumerate(wave):
+            ids_PL[row, : len(request.prompt_ids)] = torch.tensor(request.prompt_ids)
+        cache = attention.SplitCache(lengths_P, width, sampling.max_new_tokens, rows.group, self.arena)
+        hidden_PLD = self._hidden(ids_PL.to(device), torch.arange(width, device=device), cache)
+        last_PD = hidden_PLD[torch.arange(len(wave), device=device), lengths_P - 1]
+        logits_PV = self.model.get_output_embeddings()(last_PD)
+        return cache, self._finish(logits_PV).repeat_interleave(rows.group, 0)
+
+    def _step(self, cache: attention.SplitCache, token_B: Tensor) -> Tensor:
+        position_P = cache.lengths_P + cache.filled
+        position_B = position_P[:, None].expand(-1, cache.group).reshape(-1)
+        if self._fused:
+            hidden_BD = self._fused(token_B, position_B, cache)
+        else:
+            hidden_BD = self._hidden(token_B[:, None], position_B[:, None], cache)[:, 0]
+        cache.filled += 1
+        return self._finish(self.model.get_output_embeddings()(hidden_BD))
+
+    def _hidden(self, ids: Tensor, positions: Tensor, cache: attention.SplitCache) -> Tensor:
+        if positions.ndim == 1:
+            positions = positions.expand(len(ids), -1)
+        out = self.model.base_model(
+            input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=True
+        )
+        return out.last_hidden_state
+
+    def _finish(self, logits: Tensor) -> Tensor:
+        """What some models do to logits after the output layer."""
+        cap = getattr(self.model.config, "final_logit_softcapping", None)
+        return torch.tanh(logits / cap) * cap if cap else logits
+
+
+class _Rows:
+    """The sequences being decoded, as a [P, G] rectangle; short groups are filled with dead rows."""
+
+    def __init__(self, wave: list[Request], sampling: Sampling, device: torch.device):
+        self.group = max(len(r.samples) for r in wave)
+        rows, width = len(wave) * self.group, sampling.max_new_tokens
+        self.index_B = np.repeat([r.index for r in wave], self.group)
+        self.sample_B = np.zeros(rows, dtype=np.int64)
+        live = np.zeros(rows, dtype=bool)
+        for i, request in enumerate(wave):
+            at = slice(i * self.group, i * self.group + len(request.samples))
+            self.sample_B[at], live[at] = request.samples, True
+        self.live_B = torch.from_numpy(live).to(device)
+        self.ended_B = torch.zeros(rows, dtype=torch.long, device=device)  # length once ended
+        self.told_B = ~self.live_B  # handed out already, or never wanted
+        self.ids_BT = torch.zeros(rows, width, dtype=torch.int32, device=device)
+        self.logprobs_BT = torch.zeros(rows, width, device=device)
+        self.sampling, self.device = sampling, device
+        self._uniforms, self._from = None, 0
+
+    def uniform(self, at: int) -> Tensor:
+        """One random number a row for this position; drawn in blocks."""
+        if self._uniforms is None or at >= self._from + self._uniforms.shape[1]:
+            block = min(256, self.sampling.max_new_tokens - at)
+            numbers = uniforms(self.sampling.seed, self.index_B, self.sample_B, at, block)
+            self._uniforms, self._from = numbers.to(self.device), at
+        return self._uniforms[:, at - self._from]
+
+    def write(self, at: int, token_B: Tensor, logprob_B: Tensor, end_B: Tensor) -> None:
+        self.ids_BT[:, at], self.logprobs_BT[:, at] = token_B.int(), logprob_B
+        ending_B = self.live_B & end_B
+        self.ended_B[ending_B] = at + 1
+        self.live_B = self.live_B & ~end_B
+
+    def finished(self, length: int, last: bool = False) -> list[Completion]:
+        """Completions that have ended and were not handed out yet; at the last, all the others too."""
+        ready_B = ~self.told_B if last else ~self.told_B & ~self.live_B
+        self.told_B = self.told_B | ready_B
+        rows = ready_B.nonzero()[:, 0]
+        ids, logprobs = self.ids_BT[rows].cpu().numpy(), self.logprobs_BT[rows].cpu().numpy()
+        ended = self.ended_B[rows].tolist()
+        rows = rows.cpu().numpy()
+        keys = zip(self.index_B[rows].tolist(), self.sample_B[rows].tolist(), strict=True)
+        return [
+            Completion(index, sample, ids[i, : end or length], logprobs[i, : end or length], end > 0)
+            for i, ((index, sample), end) in enumerate(zip(keys, ended, strict=True))
+        ]
+
+    def drop(self, cache: attention.SplitCache, token_B: Tensor) -> Tensor:
+        """Keep groups that still have live rows, each cut to the most live rows that any has."""
+        live_PG = self.live_B.view(-1, self.group)
+        groups = live_PG.any(1).nonzero()[:, 0]
+        group = int(live_PG.sum(1).max())
+        if len(groups) == len(live_PG) and group == self.group:
+            return token_B
+        order_PG = live_PG[groups].int().argsort(dim=1, descending=True, stable=True)[:, :group]
+        rows = (groups[:, None] * self.group + order_PG).flatten()
+        cache.keep(groups, rows, group)
+        self.group = group
+        for name in ("live_B", "ended_B", "told_B", "ids_BT", "logprobs_BT", "_uniforms"):
+            setattr(self, name, getattr(self, name)[rows])
+        kept = rows.cpu().numpy()
+        self.index_B, self.sample_B = self.index_B[kept], self.sample_B[kept]
+        return token_B[rows]
+
+
+def _waves(requests: Sequence[Request], max_rows: int) -> Iterator[list[Request]]:
+    """Split the work so that no wave has more rows than allowed; a big request is split itself."""
+    pieces = [
+        Request(r.index, r.prompt_ids, r.samples[at : at + max_rows])
+        for r in requests
+        for at in range(0, len(r.samples), max_rows)
+    ]
+    pieces.sort(key=lambda r: (len(r.prompt_ids), -len(r.samples)))
+    wave: list[Request] = []
+    widest = 0
+    for piece in pieces:
+        widest = max(widest, len(piece.samples))
+        if wave and (len(wave) + 1) * widest > max_rows:
+            yield wave
+            wave, widest = [], len(piece.samples)
+        wave.append(piece)
+    if wave:
+        yield wave
+
+
+@contextmanager
+def _sampling_mode(model: Any) -> Iterator[None]:
+    """Our attention and no dropout while we sample; afterwards the model is as it was."""
+    config, training, before = model.config, model.training, model.config._attn_implementation
+    config._attn_implementation = attention.NAME
+    if training:
+        model.eval()
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
+        if training:
+            model.train()

@@ -1,0 +1,159 @@
+"""Every rollout of a run, in Parquet.
+
+    rollouts/step-000001.parquet          one step, written as soon as it was judged
+    rollouts/phase-000001-000050.parquet  a whole RL phase, ordered by likelihood, with what L2TE kept
+
+At the end of a phase its step files are merged into one; a reader never sees a rollout twice. Row
+groups are small and ordered by likelihood, so the unlikely ones are read without the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from sps.types import Rollout, Verdict
+
+SCHEMA = pa.schema(
+    [
+        ("step", pa.int32()),
+        ("group", pa.int32()),
+        ("sample", pa.int32()),
+        ("problem_id", pa.string()),
+        ("policy_version", pa.int32()),
+        ("prompt_ids", pa.large_list(pa.int32())),
+        ("ids", pa.large_list(pa.int32())),
+        ("logprobs", pa.large_list(pa.float32())),
+        ("mean_logprob", pa.float32()),
+        ("sum_logprob", pa.float32()),
+        ("length", pa.int32()),
+        ("finished", pa.bool_()),
+        ("reward", pa.float32()),
+        ("verdict", pa.string()),
+        ("detail", pa.string()),
+        ("answer", pa.string()),
+        ("kept", pa.bool_()),
+    ]
+)
+_ROW_GROUP = 1024
+_LIGHT = ["step", "group", "sample", "reward", "mean_logprob", "sum_logprob"]
+
+
+class RolloutStore:
+    """One run's rollouts."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def append(self, step: int, rollouts: Iterable[Rollout]) -> None:
+        """Write one step; it is there whole or not at all."""
+        rows = [_row(r) for r in rollouts]
+        self._write(self.folder / f"step-{step:06d}.parquet", pa.Table.from_pylist(rows, SCHEMA))
+
+    def light(self, first: int, last: int) -> pa.Table:
+        """What selection needs of the steps first .. last: no tokens."""
+        return self.read(first, last, columns=_LIGHT)
+
+    def read(
+        self,
+        first: int = 0,
+        last: int = 10**9,
+        columns: list[str] | None = None,
+        below: float | None = None,
+    ) -> pa.Table:
+        """Rollouts of some steps, of some columns, less likely (mean log-probability) than `below`."""
+        keep = (pc.field("step") >= first) & (pc.field("step") <= last)
+        if below is not None:
+            keep = keep & (pc.field("mean_logprob") < below)
+        tables = [
+            pq.read_table(path, columns=columns, filters=keep, schema=SCHEMA)
+            for path in self._files()
+        ]
+        schema = SCHEMA if columns is None else pa.schema([SCHEMA.field(c) for c in columns])
+        return pa.concat_tables(tables) if tables else schema.empty_table()
+
+    def close_phase(self, first: int, last: int, kept: set[tuple[int, int, int]]) -> None:
+        """Merge the steps of a phase, marking the (step, group, sample) that the IRL phase kept."""
+        table = self.read(first, last)
+        if not len(table):
+            return
+        keys = zip(*(table[c].to_pylist() for c in ("step", "group", "sample")), strict=True)
+        flags = pa.array([key in kept for key in keys])
+        table = table.set_column(SCHEMA.get_field_index("kept"), "kept", flags)
+        self._write(
+            self.folder / f"phase-{first:06d}-{last:06d}.parquet", table.sort_by("mean_logprob")
+        )
+        for path in self.folder.glob("step-*.parquet"):
+            if first <= _range(path)[0] <= last:
+                path.unlink()
+
+    def forget_after(self, step: int) -> None:
+        """Drop what a run that is resumed at `step` will draw again."""
+        for path in [*self.folder.glob("*.parquet")]:
+            first, last = _range(path)
+            if first > step:
+                path.unlink()
+            elif last > step:  # a phase that was closed after the checkpoint: cut it back
+                self._write(self.folder / f"phase-{first:06d}-{step:06d}.parquet", self.read(first, step))
+                path.unlink()
+
+    def _files(self) -> list[Path]:
+        """Phase files, and the step files that no phase file covers (a merge may have been cut short)."""
+        phases = sorted(self.folder.glob("phase-*.parquet"))
+        covered = [_range(p) for p in phases]
+        steps = [
+            p
+            for p in sorted(self.folder.glob("step-*.parquet"))
+            if not any(first <= _range(p)[0] <= last for first, last in covered)
+        ]
+        return phases + steps
+
+    def _write(self, path: Path, table: pa.Table) -> None:
+        draft = path.with_suffix(".draft")
+        pq.write_table(table, draft, row_group_size=_ROW_GROUP, compression="zstd")
+        draft.rename(path)
+
+
+def to_arrays(table: pa.Table, column: str) -> list[np.ndarray]:
+    """A list column as numpy arrays, one a row, without copying the values."""
+    column_data = table[column].combine_chunks()
+    if isinstance(column_data, pa.ChunkedArray):
+        column_data = pa.concat_arrays(column_data.chunks)
+    values = column_data.values.to_numpy(zero_copy_only=False)
+    offsets = column_data.offsets.to_numpy()
+    return [values[a:b] for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+
+
+def _row(r: Rollout) -> dict:
+    verdict: Verdict = r.verdict
+    return {
+        "step": r.step,
+        "group": r.group,
+        "sample": r.sample,
+        "problem_id": r.problem_id,
+        "policy_version": r.policy_version,
+        "prompt_ids": r.prompt_ids,
+        "ids": r.ids,
+        "logprobs": r.logprobs,
+        "mean_logprob": r.mean_logprob,
+        "sum_logprob": r.sum_logprob,
+        "length": len(r.ids),
+        "finished": r.finished,
+        "reward": r.reward,
+        "verdict": verdict.kind,
+        "detail": verdict.detail,
+        "answer": verdict.answer,
+        "kept": False,
+    }
+
+
+def _range(path: Path) -> tuple[int, int]:
+    numbers = [int(x) for x in re.findall(r"\d+", path.stem)]
+    return numbers[0], numbers[-1]

@@ -1,0 +1,305 @@
+"""Countdown: reach a target from given numbers, each used exactly once, with + - * /.
+
+    prompt      5 10 8 5 -> 90 :
+    trajectory  8 * 10 = 80 5 + 80 = 85 5 + 85 = 90 .
+
+The judge reads either such steps or one expression, `8 * 10 + 5 + 5`, in exact rational
+arithmetic. Problems are enumerated, so the splits are disjoint and every problem has a solution.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from math import comb
+
+from sps.errors import UserError
+from sps.types import Problem, Verdict
+
+OPS = ("+", "-", "*", "/")
+SPLITS = {"train": range(0, 80), "validation": range(80, 90), "test": range(90, 100)}
+State = tuple[int, ...]  # the numbers still to be used, sorted
+
+
+@dataclass(frozen=True)
+class Move:
+    """One step of a trajectory: left op right = value, and what is left afterwards."""
+
+    left: int
+    op: str
+    right: int
+    value: int
+    rest: State
+
+
+@lru_cache(maxsize=None)
+def moves(state: State, max_value: int) -> tuple[Move, ...]:
+    """Every legal step from a state: whole results from 0 to max_value."""
+    found = {}
+    for i, a in enumerate(state):
+        for j, b in enumerate(state):
+            if i == j:
+                continue
+            others = tuple(x for k, x in enumerate(state) if k not in (i, j))
+            for op in OPS:
+                value = _apply(op, a, b)
+                if value is not None and value.denominator == 1 and 0 <= value <= max_value:
+                    rest = tuple(sorted((*others, int(value))))
+                    found[a, op, b] = Move(a, op, b, int(value), rest)
+    return tuple(found.values())
+
+
+@lru_cache(maxsize=None)
+def reachable(state: State, max_value: int) -> frozenset[int]:
+    """The targets that some trajectory from this state reaches."""
+    if len(state) == 1:
+        return frozenset(state)
+    rests = {move.rest for move in moves(state, max_value)}
+    return frozenset().union(*(reachable(rest, max_value) for rest in rests))
+
+
+class Countdown:
+    """The task: seeded problems in three disjoint splits."""
+
+    name = "countdown"
+
+    def __init__(
+        self,
+        numbers: int = 4,
+        low: int = 1,
+        high: int = 10,
+        max_value: int = 99,
+        seed: int = 0,
+        sizes: dict[str, int] | None = None,
+    ):
+        self.numbers, self.low, self.high = numbers, low, high
+        self.max_value, self.seed = max_value, seed
+        self.sizes = sizes or {"train": 1000, "validation": 200, "test": 200}
+        self._splits: dict[str, list[Problem]] | None = None
+
+    def problems(self, split: str) -> list[Problem]:
+        """Problems of one split; the whole enumeration is done once."""
+        if self._splits is None:
+            self._splits = self._enumerate()
+        return self._splits[split]
+
+    def prompt(self, problem: Problem) -> str:
+        """The question is already the prompt."""
+        return problem.question
+
+    def judge(self, problem: Problem, text: str, finished: bool) -> Verdict:
+        """See `judge`."""
+        return judge(problem, text, finished)
+
+    def vocabulary(self) -> list[str]:
+        """One token a number and a sign; '.' ends a trajectory."""
+        top = max(self.max_value, self.high)
+        return [*(str(i) for i in range(top + 1)), *OPS, "=", "->", ":", "."]
+
+    def attempts(self, seed: int, solved: float) -> Iterator[tuple[Problem, str]]:
+        """Endless noisy demonstrations on training problems: some solve, the rest wander legally."""
+        rng = random.Random(seed)
+        train = self._pool()["train"]
+        while True:
+            numbers, target = train[rng.randrange(len(train))]
+            aim = target if rng.random() < solved else None
+            problem = self._problem(numbers, target, rng)
+            yield problem, self._trajectory(numbers, aim, rng)
+
+    def _trajectory(self, numbers: State, aim: int | None, rng: random.Random) -> str:
+        state, steps = numbers, []
+        while len(state) > 1:
+            options = moves(state, self.max_value)
+            if aim is not None:
+                options = [m for m in options if aim in reachable(m.rest, self.max_value)]
+            if not options:  # a wanderer in a dead end
+                break
+            move = options[rng.randrange(len(options))]
+            steps.append(f"{move.left} {move.op} {move.right} = {move.value}")
+            state = move.rest
+        return " ".join(steps) + " ."
+
+    def _enumerate(self) -> dict[str, list[Problem]]:
+        splits = {}
+        for split, pool in self._pool().items():
+            want = self.sizes[split]
+            if len(pool) < want:
+                raise UserError(
+                    f"task.{split} asks for {want} problems but only {len(pool)} solvable ones exist "
+                    f"with {self.numbers} numbers from {self.low} to {self.high} and values up to "
+                    f"{self.max_value}; ask for fewer, or widen task.low, task.high or task.max_value"
+                )
+            rng = random.Random(f"{self.seed} {split}")
+            splits[split] = [self._problem(*pair, rng) for pair in pool[:want]]
+        return splits
+
+    def _pool(self) -> dict[str, list[tuple[State, int]]]:
+        """Solvable (numbers, target) pairs by split, in a seeded order."""
+        key = (self.numbers, self.low, self.high, self.max_value, self.seed)
+        return _pools(*key, enough=60 * sum(self.sizes.values()))
+
+    def _problem(self, numbers: State, target: int, rng: random.Random) -> Problem:
+        shown = list(numbers)
+        rng.shuffle(shown)
+        question = f"{' '.join(map(str, shown))} -> {target} :"
+        name = f"cd-{'-'.join(map(str, numbers))}-{target}"
+        return Problem(name, question, str(target), {"numbers": tuple(shown), "target": target})
+
+
+@lru_cache(maxsize=4)
+def _pools(
+    numbers: int, low: int, high: int, max_value: int, seed: int, enough: int
+) -> dict[str, list[tuple[State, int]]]:
+    """Enumerate number multisets in a seeded order until there are problems enough."""
+    span = high - low + 1
+    total = comb(span + numbers - 1, numbers)
+    rng = random.Random(seed)
+    pools: dict[str, list[tuple[State, int]]] = {split: [] for split in SPLITS}
+    count = 0
+    for rank in rng.sample(range(total), min(total, 100_000)):
+        state = tuple(low + x for x in _multiset(rank, span, numbers))
+        for target in sorted(reachable(state, max_value)):
+            digest = hashlib.sha256(f"{seed} {state} {target}".encode()).digest()
+            bucket = int.from_bytes(digest[:4]) % 100
+            split = next(s for s, buckets in SPLITS.items() if bucket in buckets)
+            pools[split].append((state, target))
+            count += 1
+        if count >= enough:
+            break
+    for pool in pools.values():
+        rng.shuffle(pool)
+    return pools
+
+
+def _multiset(rank: int, span: int, size: int) -> list[int]:
+    """The rank-th multiset of `size` values below `span`, by the combinatorial number system."""
+    values = []
+    for k in range(size, 0, -1):
+        top = k - 1
+        while comb(top + 1, k) <= rank:
+            top += 1
+        rank -= comb(top, k)
+        values.append(top - (k - 1))
+    return sorted(values)
+
+
+def judge(problem: Problem, text: str, finished: bool = True) -> Verdict:
+    """Exact verdict; `detail` names the first thing that is wrong."""
+    if not finished:
+        return Verdict("truncated", 0.0, "truncated")
+    tokens = _tokens(text)
+    if tokens is None:
+        return Verdict("unparsed", 0.0, "malformed")
+    if not tokens:
+        return Verdict("unparsed", 0.0, "empty")
+    pool = [Fraction(x) for x in problem.meta["numbers"]]
+    target = Fraction(problem.meta["target"])
+    try:
+        value, detail = (_read_steps if "=" in tokens else _read_single)(tokens, pool)
+    except _Malformed:
+        return Verdict("unparsed", 0.0, "malformed")
+    except ZeroDivisionError:
+        return Verdict("wrong", 0.0, "division_by_zero")
+    if detail:
+        return Verdict("wrong", 0.0, detail, str(value))
+    if value != target:
+        return Verdict("wrong", 0.0, "wrong_target", str(value))
+    return Verdict("correct", 1.0, "correct", str(value))
+
+
+class _Malformed(Exception):
+    """The text is not in the grammar."""
+
+
+def _tokens(text: str) -> list[str] | None:
+    """Numbers, signs and brackets; one final '.' is dropped; None if anything else is there."""
+    body = text.strip()
+    body = body[:-1] if body.endswith(".") else body
+    tokens = re.findall(r"[0-9]{1,18}|[-+*/()=]", body)
+    return tokens if "".join(tokens) == "".join(body.split()) else None
+
+
+def _read_steps(tokens: list[str], pool: list[Fraction]) -> tuple[Fraction, str]:
+    """Read `expression = value` steps; each uses numbers of the pool and adds its value to it."""
+    at, value = 0, Fraction(0)
+    while at < len(tokens):
+        value, used, at = _expression(tokens, at)
+        if at + 1 >= len(tokens) or tokens[at] != "=" or not tokens[at + 1].isdigit():
+            raise _Malformed
+        stated, at = Fraction(int(tokens[at + 1])), at + 2
+        if not _take(used, pool):
+            return stated, "number_not_available"
+        if stated != value:
+            return stated, "wrong_arithmetic"
+        pool.append(value)
+    return value, "unused_numbers" if len(pool) > 1 else ""
+
+
+def _read_single(tokens: list[str], pool: list[Fraction]) -> tuple[Fraction, str]:
+    value, used, at = _expression(tokens, 0)
+    if at != len(tokens):
+        raise _Malformed
+    if not _take(used, pool):
+        return value, "number_not_available"
+    return value, "unused_numbers" if pool else ""
+
+
+def _take(used: list[Fraction], pool: list[Fraction]) -> bool:
+    """Remove the used numbers from the pool; False if one is not there."""
+    for number in used:
+        if number not in pool:
+            return False
+        pool.remove(number)
+    return True
+
+
+Parsed = tuple[Fraction, list[Fraction], int]  # value, the numbers used, where reading stopped
+
+
+def _expression(tokens: list[str], at: int, depth: int = 0) -> Parsed:
+    value, used, at = _term(tokens, at, depth)
+    while at < len(tokens) and tokens[at] in "+-":
+        right, more, end = _term(tokens, at + 1, depth)
+        value, used, at = _must(tokens[at], value, right), used + more, end
+    return value, used, at
+
+
+def _term(tokens: list[str], at: int, depth: int) -> Parsed:
+    value, used, at = _atom(tokens, at, depth)
+    while at < len(tokens) and tokens[at] in "*/":
+        right, more, end = _atom(tokens, at + 1, depth)
+        value, used, at = _must(tokens[at], value, right), used + more, end
+    return value, used, at
+
+
+def _atom(tokens: list[str], at: int, depth: int) -> Parsed:
+    if at >= len(tokens) or depth > 50:
+        raise _Malformed
+    if tokens[at].isdigit():
+        number = Fraction(int(tokens[at]))
+        return number, [number], at + 1
+    if tokens[at] != "(":
+        raise _Malformed
+    value, used, at = _expression(tokens, at + 1, depth + 1)
+    if at >= len(tokens) or tokens[at] != ")":
+        raise _Malformed
+    return value, used, at + 1
+
+
+def _must(op: str, a: Fraction, b: Fraction) -> Fraction:
+    value = _apply(op, a, b)
+    if value is None:
+        raise ZeroDivisionError
+    return value
+
+
+def _apply(op: str, a: int | Fraction, b: int | Fraction) -> Fraction | None:
+    """The exact result, or None for a division by zero."""
+    if op == "/":
+        return Fraction(a) / b if b else None
+    return Fraction(a + b if op == "+" else a - b if op == "-" else a * b)

@@ -1,0 +1,45 @@
+"""The record of a run: one JSON object a line, and whoever listens."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Listener = Callable[[dict[str, Any]], None]
+
+
+class Track:
+    """Writes every record to metrics.jsonl and hands it to the listeners."""
+
+    def __init__(self, path: Path, listeners: list[Listener] | None = None):
+        self.path, self.listeners = path, listeners or []
+
+    def log(self, kind: str, step: int, **fields: Any) -> None:
+        """`kind` is rl, irl, meter, eval, warning, checkpoint or done."""
+        record = {"kind": kind, "step": step, "time": round(time.time(), 3), **fields}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+        for listener in self.listeners:
+            listener(record)
+
+    def forget_after(self, step: int) -> None:
+        """Drop the records of steps that a resumed run will take again."""
+        kept = [r for r in read_records(self.path) if r["step"] <= step]
+        draft = self.path.with_suffix(".draft")
+        draft.write_text("".join(json.dumps(r) + "\n" for r in kept), encoding="utf-8")
+        draft.rename(self.path)
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """Every whole record; a line cut short by a crash is left out."""
+    records = []
+    if path.exists():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                records.append(json.loads(line))
+            except json.JSONDecodeError:
+                continue
+    return records
