@@ -74,7 +74,7 @@ class RolloutStore:
             keep = keep & (pc.field("mean_logprob") < below)
         tables = [
             pq.read_table(path, columns=columns, filters=keep, schema=SCHEMA)
-            for path in self._files()
+            for path in files(self.folder)
         ]
         schema = SCHEMA if columns is None else pa.schema([SCHEMA.field(c) for c in columns])
         return pa.concat_tables(tables) if tables else schema.empty_table()
@@ -104,21 +104,22 @@ class RolloutStore:
                 self._write(self.folder / f"phase-{first:06d}-{step:06d}.parquet", self.read(first, step))
                 path.unlink()
 
-    def _files(self) -> list[Path]:
-        """Phase files, and the step files that no phase file covers (a merge may have been cut short)."""
-        phases = sorted(self.folder.glob("phase-*.parquet"))
-        covered = [_range(p) for p in phases]
-        steps = [
-            p
-            for p in sorted(self.folder.glob("step-*.parquet"))
-            if not any(first <= _range(p)[0] <= last for first, last in covered)
-        ]
-        return phases + steps
-
     def _write(self, path: Path, table: pa.Table) -> None:
         draft = path.with_suffix(".draft")
         pq.write_table(table, draft, row_group_size=_ROW_GROUP, compression="zstd")
         draft.rename(path)
+
+
+def files(folder: Path) -> list[Path]:
+    """Phase files, and the step files that no phase file covers (a merge may have been cut short)."""
+    phases = sorted(folder.glob("phase-*.parquet"))
+    covered = [_range(p) for p in phases]
+    steps = [
+        p
+        for p in sorted(folder.glob("step-*.parquet"))
+        if not any(first <= _range(p)[0] <= last for first, last in covered)
+    ]
+    return phases + steps
 
 
 def to_arrays(table: pa.Table, column: str) -> list[np.ndarray]:
