@@ -166,7 +166,7 @@ def _evaluations(run: RunFolder) -> list[Evaluation]:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             run.note(f"evals/{path.name} cannot be read ({_short(error)})")
             continue
-        split, number = _split(path.stem)
+        split, number = _split(path.stem, run.setting("evaluation", "temperature"))
         found.append(
             Evaluation(path.stem, split, steps.get(path.stem, number), n, correct, summary)
         )
@@ -177,9 +177,13 @@ def _evaluations(run: RunFolder) -> list[Evaluation]:
     return found
 
 
-def _split(name: str) -> tuple[str, int | None]:
-    match = re.fullmatch(r"(.+)-(\d{6,})", name)
-    return (match[1], int(match[2])) if match else (name, None)
+def _split(name: str, temperature: Any) -> tuple[str, int | None]:
+    """'validation-000100' is of validation at step 100; 'test-000100-1.4' was drawn at 1.4."""
+    match = re.fullmatch(r"(.+?)-(\d{6,})(?:-([\d.e+-]+))?", name)
+    if not match:
+        return name, None
+    usual = match[3] is None or match[3] == f"{temperature or 1.0:g}"
+    return match[1] if usual else f"{match[1]} at T={match[3]}", int(match[2])
 
 
 def _say_what_is_not_there(run: RunFolder) -> None:

@@ -1,0 +1,116 @@
+"""HTML of the report. Every text goes through `escape`; scripts get theirs as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+from sps.report.blocks import Cell, Figure, Section, Table, clean
+
+_SHORT = 8  # rows of a table that are shown before 'show all'
+
+
+def safe_json(value: Any) -> str:
+    """JSON that cannot end the script element it stands in."""
+    text = json.dumps(clean(value), separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def navigation(sections: Sequence[Section], explorer: bool) -> str:
+    """Links to the sections."""
+    links = [(s.id, s.title) for s in sections]
+    links += [("trajectories", "Trajectories")] if explorer else []
+    return "".join(f'<a href="#{escape(i)}">{escape(t)}</a>' for i, t in links)
+
+
+def sentences(said: Iterable[str]) -> str:
+    """The headline, a paragraph each."""
+    return "".join(f"<p>{escape(text)}</p>" for text in said)
+
+
+def facts(pairs: Iterable[tuple[str, str]]) -> str:
+    """A strip of small facts."""
+    return "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in pairs)
+
+
+def alerts(warnings: Sequence[str], missing: Sequence[str]) -> str:
+    """Warnings of the run, then what could not be read."""
+    return _alert("warning", "Warnings of the run", warnings) + _alert("missing", "Missing", missing)
+
+
+def _alert(kind: str, title: str, texts: Sequence[str]) -> str:
+    if not texts:
+        return ""
+    items = "".join(f"<li>{escape(t)}</li>" for t in dict.fromkeys(texts))
+    count = len(dict.fromkeys(texts))
+    opened = " open" if kind == "warning" or count <= 4 else ""
+    return (
+        f'<details class="alert {kind}"{opened}><summary>{escape(title)} ({count})</summary>'
+        f"<ul>{items}</ul></details>"
+    )
+
+
+def section(part: Section) -> str:
+    """A section with its blocks."""
+    lead = f'<p class="lead">{escape(part.lead)}</p>' if part.lead else ""
+    blocks = "".join(figure(b) if isinstance(b, Figure) else table(b) for b in part.present())
+    return (
+        f'<section id="{escape(part.id)}"><h2>{escape(part.title)}</h2>{lead}'
+        f'<div class="blocks">{blocks}</div></section>'
+    )
+
+
+def figure(f: Figure) -> str:
+    """The place where a figure is drawn when it comes into view."""
+    wide = " wide" if f.wide else ""
+    return (
+        f'<figure class="plot{wide}" id="figure-{escape(f.id)}"><h3>{escape(f.title)}</h3>'
+        f'<div class="canvas" data-figure="{escape(f.id)}" style="height:{f.height}px"></div>'
+        f"<figcaption>{escape(f.note)}</figcaption></figure>"
+    )
+
+
+def table(t: Table) -> str:
+    """A table with its copy buttons."""
+    head = "".join(f'<th scope="col">{escape(c)}</th>' for c in t.columns)
+    body = "".join(
+        f"<tr{' class=more' if i >= 2 * _SHORT else ''}>{''.join(map(cell, row))}</tr>"
+        for i, row in enumerate(t.rows)
+    )
+    more = ""
+    if len(t.rows) > 2 * _SHORT:
+        more = f'<button type="button" data-all>Show all {len(t.rows)} rows</button>'
+    return (
+        f'<figure class="table wide" id="table-{escape(t.id)}"><h3>{escape(t.title)}</h3>'
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+        '<div class="buttons"><button type="button" data-copy="csv">Copy CSV</button>'
+        f'<button type="button" data-copy="latex">Copy LaTeX</button>{more}</div>'
+        f"<figcaption>{escape(t.note)}</figcaption></figure>"
+    )
+
+
+def cell(value: Cell) -> str:
+    """A cell; an interval stands small under its value."""
+    if isinstance(value, tuple):
+        mean, low, high = (escape(str(v)) for v in value)
+        data = f' data-low="{low}" data-high="{high}"'
+        return f'<td{data}><span>{mean}</span> <small>[{low}, {high}]</small></td>'
+    return f"<td>{'' if value is None else escape(str(value))}</td>"
+
+
+def figure_specs(sections: Iterable[Section]) -> dict[str, Any]:
+    """Data and layout of every figure, by its id, with names that plotly cannot take for tags."""
+    out = {}
+    for part in sections:
+        for block in part.present():
+            if isinstance(block, Figure):
+                data = [_named(trace) for trace in block.data]
+                out[block.id] = {"data": data, "layout": block.layout, "height": block.height}
+    return out
+
+
+def _named(trace: dict[str, Any]) -> dict[str, Any]:
+    name = trace.get("name")
+    return trace | {"name": escape(name, quote=False)} if isinstance(name, str) else trace
