@@ -81,7 +81,7 @@ def entropy(p_V: np.ndarray) -> float:
     return float(-(p_V[p_V > 0] * np.log(p_V[p_V > 0])).sum())
 
 
-def simulate(lr: float = 1.0, eta: float = -1.0, steps: int = 60) -> dict[str, Any]:
+def simulate(lr: float = 1.0, eta: float = -1.0, steps: int = 30) -> dict[str, Any]:
     """Figure 1 of the paper with the right dynamics, as plain numbers."""
     cases = []
     for level, shape in itertools.product(("token", "sequence"), ("balanced", "peaky")):

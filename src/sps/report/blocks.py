@@ -55,7 +55,7 @@ def axis(title: str = "", **more: Any) -> dict[str, Any]:
 
 def percent_axis(title: str, **more: Any) -> dict[str, Any]:
     """An axis of shares shown as per cent."""
-    return axis(title, tickformat=".0%", rangemode="tozero", **more)
+    return axis(title, tickformat=".1~%", rangemode="tozero", **more)
 
 
 def line(

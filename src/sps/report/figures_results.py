@@ -23,8 +23,8 @@ def frontier(study: Study) -> Figure | None:
     sides = _label_sides({n: (x[0], y[0]) for n, (x, y) in at.items()})
     data += [_dot(name, x, y, style[name], sides[name]) for name, (x, y) in at.items()]
     layout: dict[str, Any] = {
-        "xaxis": axis("Pass@1", tickformat=".1%"),
-        "yaxis": axis(f"Pass@{top}", tickformat=".0%"),
+        "xaxis": axis("Pass@1", tickformat=".1~%"),
+        "yaxis": axis(f"Pass@{top}", tickformat=".1~%"),
         "showlegend": False,
         "hovermode": "closest",
     }

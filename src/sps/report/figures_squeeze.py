@@ -106,7 +106,7 @@ def concentration_figures(study: Study, diagnoses: Diagnoses) -> list[Figure | N
             bar = {"type": "bar", "name": name, "marker": {"color": f"@{mark.colour}"}}
             bar |= {"x": [f"to {r['step']}" for r in steps], "y": [100 * r["moved"] for r in steps]}
             moved.append(bar)
-    share = {"xaxis": axis("RL step"), "yaxis": axis("", tickformat=".0%")}
+    share = {"xaxis": axis("RL step"), "yaxis": axis("", tickformat=".1~%")}
     share["showlegend"] = len(diagnoses) > 1
     change = {"yaxis": axis("points of probability", zeroline=True), "showlegend": len(diagnoses) > 1}
     figures = [
@@ -130,6 +130,7 @@ def simulator_figure(simulation: dict[str, Any]) -> Figure:
     panels = [(shape, rule) for shape in ("balanced", "peaky") for rule in ("nudge", "gradient")]
     data: list[dict[str, Any]] = []
     layout: dict[str, Any] = {"barmode": "group", "bargap": 0.25, "annotations": []}
+    layout["legend"] = {"orientation": "h", "x": 0, "y": -0.1, "yanchor": "top"}
     for i, (shape, rule) in enumerate(panels):
         case = _case(simulation, "token", shape, rule, "negative")
         n = "" if i == 0 else str(i + 1)

@@ -74,9 +74,13 @@ def figure(f: Figure) -> str:
 
 def table(t: Table) -> str:
     """A table with its copy buttons."""
-    head = "".join(f'<th scope="col">{escape(c)}</th>' for c in t.columns)
+    words = [_is_text([row[i] for row in t.rows]) for i in range(len(t.columns))]
+    head = "".join(
+        f'<th scope="col"{_align(w)}>{escape(c)}</th>' for c, w in zip(t.columns, words, strict=True)
+    )
     body = "".join(
-        f"<tr{' class=more' if i >= 2 * _SHORT else ''}>{''.join(map(cell, row))}</tr>"
+        f"<tr{' class=more' if i >= 2 * _SHORT else ''}>"
+        f"{''.join(cell(c, w) for c, w in zip(row, words, strict=True))}</tr>"
         for i, row in enumerate(t.rows)
     )
     more = ""
@@ -91,13 +95,24 @@ def table(t: Table) -> str:
     )
 
 
-def cell(value: Cell) -> str:
+def cell(value: Cell, text: bool = False) -> str:
     """A cell; an interval stands small under its value."""
     if isinstance(value, tuple):
         mean, low, high = (escape(str(v)) for v in value)
         data = f' data-low="{low}" data-high="{high}"'
-        return f'<td{data}><span>{mean}</span> <small>[{low}, {high}]</small></td>'
-    return f"<td>{'' if value is None else escape(str(value))}</td>"
+        return f"<td{data}><span>{mean}</span> <small>[{low}, {high}]</small></td>"
+    return f"<td{_align(text)}>{'' if value is None else escape(str(value))}</td>"
+
+
+def _is_text(values: Sequence[Cell]) -> bool:
+    """Whether a column holds words, which stand on the left."""
+    return any(isinstance(v, str) and not any(c.isdigit() for c in v) and v for v in values) or all(
+        isinstance(v, str) and v[:1].isalpha() for v in values
+    )
+
+
+def _align(text: bool) -> str:
+    return ' class="words"' if text else ""
 
 
 def figure_specs(sections: Iterable[Section]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ sps.explore = () => {
   fill(field.kind, data.kinds);
   document.querySelector("#filters .run").hidden = data.runs.length < 2;
   if (data.runs.length < 2) document.querySelector("#filters .run").style.display = "none";
-  const list = document.getElementById("questions");
+  const list = document.getElementById("question-names");
   for (const [id] of data.questions.slice(0, 2000)) {
     const option = document.createElement("option");
     option.value = id;
