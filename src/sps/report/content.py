@@ -26,8 +26,8 @@ def diagnose_study(study: Study, checkpoints: bool = True) -> squeeze.Diagnoses:
             known = set(run.missing)
             found[s.name] = diagnose_run(run, checkpoints=checkpoints)
             fresh = [text for text in run.missing if text not in known]
-            if study.comparison:
-                study.missing += [f"{s.name}, {run.folder.name}: {text}" for text in fresh]
+            place = f"{s.name} {run.folder.name}" if study.comparison else ""
+            study.missing += [(place, text) for text in fresh]
     return found
 
 
@@ -39,9 +39,8 @@ def sections(study: Study, diagnoses: squeeze.Diagnoses) -> list[Section]:
         try:
             drawn = part(*arguments)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            study.missing.append(
-                f"{part.__name__.replace('_', ' ')}: cannot be drawn ({type(error).__name__}: {error})"
-            )
+            what = f"cannot be drawn ({type(error).__name__}: {error})"
+            study.missing.append((part.__name__.replace("_", " "), what))
             return []
         return drawn if isinstance(drawn, list) else [drawn]
 

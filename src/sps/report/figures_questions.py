@@ -72,7 +72,9 @@ def passk_over_steps(study: Study, diagnoses: Diagnoses) -> list[Figure]:
     for k, data in sorted(by_k.items()):
         layout = {"xaxis": axis("RL step"), "yaxis": percent_axis(f"Pass@{k}")}
         layout["showlegend"] = len(data) > 2
-        note = f"Pass@{k} on the validation questions as training goes on, first seed, 95 % intervals."
+        note = (
+            f"Pass@{k} on the validation questions as training goes on, first seed, 95 % intervals."
+        )
         if k > 1:
             note += " More steps need not raise it: that is the bound on exploration the paper saw."
         title = f"Pass@{k} over training"
@@ -120,7 +122,15 @@ def bound_table(diagnoses: Diagnoses) -> Table | None:
         "Questions that at least one evaluated checkpoint solved, out of all its samples: what the "
         "run has been able to solve at some time, whatever it can still solve."
     )
-    columns = ["method", "split", "questions", "samples each", "best checkpoint", "union", "union, %"]
+    columns = [
+        "method",
+        "split",
+        "questions",
+        "samples each",
+        "best checkpoint",
+        "union",
+        "union, %",
+    ]
     return Table("bound", "Empirical upper bound", note, columns, rows)
 
 
@@ -131,7 +141,15 @@ def diversity_table(diagnoses: Diagnoses) -> Table | None:
         for d in found.get("diversity") or []:
             measures = ("jaccard", "edit", "jaccard_correct", "edit_correct")
             cells = [None if d[m] is None else f"{100 * d[m]:.1f}" for m in measures]
-            rows.append([name, d["name"], d["samples"] // d["questions"], f"{d['distinct_correct']:.2f}", *cells])
+            rows.append(
+                [
+                    name,
+                    d["name"],
+                    d["samples"] // d["questions"],
+                    f"{d['distinct_correct']:.2f}",
+                    *cells,
+                ]
+            )
     if not rows:
         return None
     note = (

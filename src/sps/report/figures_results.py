@@ -9,7 +9,13 @@ from sps.report.style import Mark, marks
 from sps.report.study import Study, Subject
 
 VERDICTS = {"better": "green", "worse": "red", "tied": "grey"}
-_SIDES = ("middle right", "middle left", "top center", "bottom center")
+# Corners, so that a name never lies on its own error bars; then where it lies, as shares of the plot.
+_SIDES = {
+    "top right": (0.07, 0.045),
+    "bottom right": (0.07, -0.045),
+    "top left": (-0.07, 0.045),
+    "bottom left": (-0.07, -0.045),
+}
 
 
 def frontier(study: Study) -> Figure | None:
@@ -36,8 +42,9 @@ def frontier(study: Study) -> Figure | None:
         "The frontier",
         f"Each method by its Pass@1 (exploitation) and Pass@{top} (exploration); up and to the right is "
         "better. Bars are 95 % intervals clustered by question; they are wide because questions differ, "
-        "so read differences from the paired table below, where that spread cancels. A thin line joins "
-        "a run to other uses of it: an earlier checkpoint, another temperature.",
+        "so read differences from the paired table below, where that spread cancels. Below the dashed "
+        "line exploration was lost. A dotted line joins a run to other uses of it: an earlier "
+        "checkpoint, another temperature.",
         data,
         layout,
         height=520,
@@ -84,7 +91,7 @@ def _link(a: tuple, b: tuple, mark: Mark) -> dict[str, Any]:
 def _base_line(y: float, base: str, top: int) -> tuple[list, list]:
     shape = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "layer": "below"}
     look = {"line": {"color": "@grey/0.6", "width": 1, "dash": "dash"}}
-    words = {"text": f"Pass@{top} of the {_escape(base)}: below it, exploration was lost"}
+    words = {"text": f"Pass@{top} of the {_escape(base)}"}
     place = {"xref": "paper", "x": 1, "xanchor": "right", "y": y, "yanchor": "bottom"}
     font = {"showarrow": False, "font": {"size": 11, "color": "@muted"}}
     return [{**shape, **look}], [{**words, **place, **font}]
@@ -101,26 +108,20 @@ def _variants(names: list[str]) -> list[tuple[str, str]]:
 
 
 def _label_sides(at: dict[str, tuple[float, float]]) -> dict[str, str]:
-    """The side of each dot on which its name is farthest from the other dots and names."""
+    """The corner of each dot in which its name is farthest from the other dots and names."""
     xs, ys = zip(*at.values(), strict=True)
     wide, tall = (max(v) - min(v) or 1.0 for v in (xs, ys))
     spots = {n: ((x - min(xs)) / wide, (y - min(ys)) / tall) for n, (x, y) in at.items()}
-    shift = {"middle right": (0.11, 0), "middle left": (-0.11, 0)}
-    shift |= {"top center": (0, 0.07), "bottom center": (0, -0.07)}
     taken = list(spots.values())
     out = {}
-    for name, (x, y) in sorted(spots.items(), key=lambda item: -item[1][0]):
+    for name, (x, y) in spots.items():
         others = [s for s in taken if s != (x, y)]
-
-        def room(side: str, x=x, y=y, others=others) -> float:  # noqa: ANN001
-            u, v = x + shift[side][0], y + shift[side][1]
-            outside = max(0.0, u - 1.0) + max(0.0, -u) if side.startswith("middle") else 0.0
-            near = min(((u - a) ** 2 + 4 * (v - b) ** 2 for a, b in others), default=1.0)
-            return min(near, 0.05) - outside
-
-        side = max(_SIDES, key=room)
-        out[name] = side
-        taken.append((x + shift[side][0], y + shift[side][1]))
+        rooms = {}
+        for side, (dx, dy) in _SIDES.items():
+            near = (((x + dx - a) / 2) ** 2 + (y + dy - b) ** 2 for a, b in others)
+            rooms[side] = min(near, default=1.0)
+        out[name] = side = max(rooms, key=lambda s: (round(rooms[s], 3), s == "top right"))
+        taken.append((x + _SIDES[side][0], y + _SIDES[side][1]))
     return out
 
 
@@ -193,7 +194,9 @@ def _forest(id: str, a: str, rows: list[dict[str, Any]], top: int) -> Figure:
     data = []
     labels = [f"{p['b']}, Pass@{p['k']}" for p in rows]
     for verdict, colour in VERDICTS.items():
-        chosen = [(label, p) for label, p in zip(labels, rows, strict=True) if p["verdict"] == verdict]
+        chosen = [
+            (label, p) for label, p in zip(labels, rows, strict=True) if p["verdict"] == verdict
+        ]
         if not chosen:
             continue
         mean, low, high = ([100 * p["delta"][j] for _, p in chosen] for j in range(3))
@@ -230,18 +233,28 @@ def _forest(id: str, a: str, rows: list[dict[str, Any]], top: int) -> Figure:
 
 
 def paired_table(study: Study) -> Table | None:
-    """Every paired difference."""
+    """Every paired difference, a row for each pair of methods."""
     if not study.paired:
         return None
-    rows = [
-        [p["b"], p["a"], p["k"], percent(p["delta"]), str(p.get("verdict", "")), _p_value(p.get("p"))]
-        for p in study.paired
-    ]
+    ks = sorted({int(p["k"]) for p in study.paired})
+    pairs: dict[tuple[str, str], dict[int, dict]] = {}
+    for p in study.paired:
+        pairs.setdefault((p["b"], p["a"]), {})[int(p["k"])] = p
+    ends = list(dict.fromkeys((ks[0], ks[-1])))
+    rows: list[list] = []
+    for (b, a), found in pairs.items():
+        row: list = [b, a, *(percent(found[k]["delta"]) if k in found else None for k in ks)]
+        for k in ends:
+            p = found.get(k, {})
+            row += [str(p.get("verdict", "")), _p_value(p.get("p"))]
+        rows.append(row)
     return Table(
         "paired-table",
-        "Paired differences, points",
-        "Method minus reference. p is two-sided and not corrected for the number of comparisons.",
-        ["method", "minus", "k", "difference", "verdict", "p"],
+        "Paired differences in Pass@k, points",
+        "Method minus reference, question by question. 'tied' where the 95 % interval holds 0; p is "
+        "two-sided and not corrected for the number of comparisons.",
+        ["method", "minus", *(f"k = {k}" for k in ks)]
+        + [title for k in ends for title in (f"at k = {k}", "p")],
         rows,
     )
 
@@ -254,7 +267,9 @@ def ablation_table(study: Study) -> Table | None:
     shown = sorted({ks[0], ks[-1], *(k for k in (8, 32) if k in ks)}) if ks else []
     rows: list[list] = []
     for row in study.ablation:
-        cells = [percent(row["pass_at_k"][str(k)]) if str(k) in row["pass_at_k"] else None for k in shown]
+        cells = [
+            percent(row["pass_at_k"][str(k)]) if str(k) in row["pass_at_k"] else None for k in shown
+        ]
         rows.append([row["method"], row["keep"], row["n"], _number(row["irl_lr"]), *cells])
     return Table(
         "ablation",

@@ -78,7 +78,9 @@ def likelihood_figures(study: Study, diagnoses: Diagnoses) -> list[Figure]:
         if any(v is not None for v in q["kept"]):
             data.append(line(q["step"], q["kept"], "median of those L2TE kept", "ochre", "dot"))
         layout = {"xaxis": axis("RL step"), "yaxis": axis("mean log p of a token")}
-        title = "Likelihood of rollouts" if len(diagnoses) == 1 else f"Likelihood of rollouts: {name}"
+        title = (
+            "Likelihood of rollouts" if len(diagnoses) == 1 else f"Likelihood of rollouts: {name}"
+        )
         note = (
             "Mean token log-probability of each rollout under the policy that drew it: 5 to 95 % and "
             "25 to 75 % of rollouts, and the median. A fan that closes upwards is squeezing."
@@ -103,12 +105,16 @@ def concentration_figures(study: Study, diagnoses: Diagnoses) -> list[Figure | N
             top.append(line(*xy, name, mark.colour, mark.dash, **dots))
         steps = [r for r in rows if "moved" in r]
         if steps:
-            bar = {"type": "bar", "name": name, "marker": {"color": f"@{mark.colour}"}}
+            shade = 1.0 if mark.dash == "solid" else 0.55
+            bar = {"type": "bar", "name": name, "marker": {"color": f"@{mark.colour}/{shade}"}}
             bar |= {"x": [f"to {r['step']}" for r in steps], "y": [100 * r["moved"] for r in steps]}
             moved.append(bar)
     share = {"xaxis": axis("RL step"), "yaxis": axis("", tickformat=".1~%")}
     share["showlegend"] = len(diagnoses) > 1
-    change = {"yaxis": axis("points of probability", zeroline=True), "showlegend": len(diagnoses) > 1}
+    change = {
+        "yaxis": axis("points of probability", zeroline=True),
+        "showlegend": len(diagnoses) > 1,
+    }
     figures = [
         (agree, "collision", "Collision probability", "Mean probability of a sampled token, which is "
          "the chance that two draws of the next token agree (the sum of p squared). 100 % would be "
@@ -151,7 +157,9 @@ def simulator_figure(simulation: dict[str, Any]) -> Figure:
         for when, colour in (("before", "grey"), ("after", "red")):
             bar = {"type": "bar", "x": tokens, "y": case[when], "name": when}
             bar |= {"xaxis": f"x{n}", "yaxis": f"y{n}", "showlegend": i == 0, "legendgroup": when}
-            mark = {"color": [f"@{colour}/0.55" if when == "before" else f"@{colour}"] * len(tokens)}
+            mark = {
+                "color": [f"@{colour}/0.55" if when == "before" else f"@{colour}"] * len(tokens)
+            }
             mark["color"][case["target"]] = "@ochre/0.55" if when == "before" else "@ochre"
             data.append(bar | {"marker": mark, "hovertemplate": "%{y:.3%}"})
         layout["annotations"].append(_panel_title(case, shape, rule, column, row))
@@ -193,7 +201,10 @@ def repeated_figure(simulation: dict[str, Any]) -> Figure:
             dash = "dot" if case["rule"] == "nudge" else "solid"
             steps = list(range(len(case["top1"])))
             data.append(line(steps, case["top1"], name, colours[case["shape"]], dash))
-    layout = {"xaxis": axis("negative updates"), "yaxis": axis("", tickformat=".0%", range=[0, 1.02])}
+    layout = {
+        "xaxis": axis("negative updates"),
+        "yaxis": axis("", tickformat=".0%", range=[0, 1.02]),
+    }
     note = (
         "Probability of the dominant token when the same unlikely token is pushed down again and "
         "again. Lowering one logit can hand over no more than that token had; gradient steps go on."
@@ -210,7 +221,9 @@ def simulator_table(simulation: dict[str, Any]) -> Table:
         change = f"{100 * c['dominant_change']:+.2f}"
         before, after = c["entropy"][0], c["entropy"][1]
         moved = f"{100 * (c['after'][c['target']] - c['before'][c['target']]):+.2f}"
-        rows.append([c["level"], c["shape"], rule, c["sign"], moved, change, fall, f"{after - before:+.4f}"])
+        rows.append(
+            [c["level"], c["shape"], rule, c["sign"], moved, change, fall, f"{after - before:+.4f}"]
+        )
     return Table(
         "simulator-table",
         "One update on an unlikely token or sequence",
@@ -222,6 +235,8 @@ def simulator_table(simulation: dict[str, Any]) -> Table:
     )
 
 
-def _case(simulation: dict[str, Any], level: str, shape: str, rule: str, sign: str) -> dict[str, Any]:
+def _case(
+    simulation: dict[str, Any], level: str, shape: str, rule: str, sign: str
+) -> dict[str, Any]:
     wanted = {"level": level, "shape": shape, "rule": rule, "sign": sign}
     return next(c for c in simulation["cases"] if all(c[k] == v for k, v in wanted.items()))

@@ -108,7 +108,9 @@ def meter_figure(study: Study) -> Figure | None:
             data.append(entry)
     if not data:
         return None
-    layout = {"xaxis": axis("RL step"), "yaxis": axis("KL a token", type="log", exponentformat="power")}
+    values = [v for trace in data for v in trace["y"]]
+    decades = {"dtick": 1, "exponentformat": "power"} if max(values) > 50 * min(values) else {}
+    layout = {"xaxis": axis("RL step"), "yaxis": axis("KL a token", type="log", **decades)}
     note = (
         "KL between the policy before and after each phase, per token, on held-out rollouts of the "
         "first policy (k3 estimate, log scale). An IRL phase many orders below the RL phases does "
@@ -160,7 +162,9 @@ def cost_blocks(study: Study) -> list[Figure | Table | None]:
     palette = ("blue", "teal", "violet", "ochre", "red", "green", "rose")
     data = []
     for i, stage in enumerate(stages):
-        found = {n: next((r for r in c["stages"] if r["stage"] == stage), None) for n, c in costs.items()}
+        found = {
+            n: next((r for r in c["stages"] if r["stage"] == stage), None) for n, c in costs.items()
+        }
         data.append(
             {
                 "type": "bar",
@@ -191,7 +195,9 @@ def _cost_table(costs: dict[str, dict[str, Any]]) -> Table:
     for name, cost in costs.items():
         for row in cost["stages"]:
             step = f"{1000 * row['per_step']:.1f}" if row["per_step"] is not None else None
-            rows.append([name, row["stage"], f"{row['seconds']:.1f}", step, f"{100 * row['share']:.1f}"])
+            rows.append(
+                [name, row["stage"], f"{row['seconds']:.1f}", step, f"{100 * row['share']:.1f}"]
+            )
         share = cost["irl_over_rl"]
         if share:
             rows.append([name, "IRL over RL", None, None, f"{100 * share:.1f}"])

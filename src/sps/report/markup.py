@@ -35,21 +35,36 @@ def facts(pairs: Iterable[tuple[str, str]]) -> str:
     return "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in pairs)
 
 
-def alerts(warnings: Sequence[str], missing: Sequence[str]) -> str:
-    """Warnings of the run, then what could not be read."""
-    return _alert("warning", "Warnings of the run", warnings) + _alert("missing", "Missing", missing)
+def alerts(warnings: Sequence[tuple[str, str]], missing: Sequence[tuple[str, str]]) -> str:
+    """Warnings of the run, then what could not be read; each is (where, what)."""
+    return _alert("warning", "Warnings of the run", warnings) + _alert(
+        "missing", "Missing", missing
+    )
 
 
-def _alert(kind: str, title: str, texts: Sequence[str]) -> str:
-    if not texts:
+def _alert(kind: str, title: str, said: Sequence[tuple[str, str]]) -> str:
+    """What is said of several places is said once."""
+    places: dict[str, list[str]] = {}
+    for where, what in said:
+        places.setdefault(what, []).append(where)
+    if not places:
         return ""
-    items = "".join(f"<li>{escape(t)}</li>" for t in dict.fromkeys(texts))
-    count = len(dict.fromkeys(texts))
-    opened = " open" if kind == "warning" or count <= 4 else ""
+    items = "".join(
+        f"<li>{escape(_where(where))}{escape(what)}</li>" for what, where in places.items()
+    )
+    opened = " open" if kind == "warning" or len(places) <= 4 else ""
     return (
-        f'<details class="alert {kind}"{opened}><summary>{escape(title)} ({count})</summary>'
+        f'<details class="alert {kind}"{opened}><summary>{escape(title)} ({len(places)})</summary>'
         f"<ul>{items}</ul></details>"
     )
+
+
+def _where(places: Sequence[str]) -> str:
+    named = [p for p in dict.fromkeys(places) if p]
+    if not named:
+        return ""
+    more = f" and {len(named) - 3} more" if len(named) > 3 else ""
+    return f"{', '.join(named[:3])}{more}: "
 
 
 def section(part: Section) -> str:
@@ -76,7 +91,8 @@ def table(t: Table) -> str:
     """A table with its copy buttons."""
     words = [_is_text([row[i] for row in t.rows]) for i in range(len(t.columns))]
     head = "".join(
-        f'<th scope="col"{_align(w)}>{escape(c)}</th>' for c, w in zip(t.columns, words, strict=True)
+        f'<th scope="col"{_align(w)}>{escape(c)}</th>'
+        for c, w in zip(t.columns, words, strict=True)
     )
     body = "".join(
         f"<tr{' class=more' if i >= 2 * _SHORT else ''}>"

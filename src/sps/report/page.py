@@ -134,13 +134,13 @@ def _facts(study: Study) -> list[tuple[str, str]]:
     return out
 
 
-def _warnings(study: Study) -> list[str]:
+def _warnings(study: Study) -> list[tuple[str, str]]:
     out = []
     for s in study.subjects:
         for run in s.runs:
-            place = f"{s.name}, {run.folder.name}, " if study.comparison else ""
             for r in run.of_kind("warning"):
-                out.append(f"{place}step {r['step']}: {r.get('text', '')}")
+                place = f"{s.name} {run.folder.name}, " if study.comparison else ""
+                out.append((f"{place}step {r['step']}", str(r.get("text", ""))))
     return out
 
 

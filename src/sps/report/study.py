@@ -37,7 +37,7 @@ class Study:
     title: str
     subjects: list[Subject]
     paired: list[dict[str, Any]]
-    missing: list[str]
+    missing: list[tuple[str, str]]  # where, what
     comparison: bool  # several methods side by side
     wall_seconds: float | None = None
     ablation: list[dict[str, Any]] = field(default_factory=list)
@@ -63,7 +63,9 @@ def load_study(folders: Sequence[Path]) -> Study:
         raise UserError("give at least one run folder or comparison folder to report on")
     for folder in folders:
         if not Path(folder).is_dir():
-            raise UserError(f"{folder}: there is no such folder; give the folder of a run (--out of train)")
+            raise UserError(
+                f"{folder}: there is no such folder; give the folder of a run (--out of train)"
+            )
     parts = [_load(Path(folder)) for folder in folders]
     if len(parts) == 1:
         return parts[0]
@@ -79,7 +81,7 @@ def _load(folder: Path) -> Study:
                 return _comparison(folder, results)
         except (OSError, ValueError, AttributeError) as error:
             study = _unfinished(folder)
-            study.missing.insert(0, f"results.json cannot be read ({type(error).__name__})")
+            study.missing[0] = ("", f"results.json cannot be read ({type(error).__name__})")
             return study
     return _unfinished(folder) if _seed_folders(folder) else _single(folder)
 
@@ -91,11 +93,12 @@ def _single(folder: Path) -> Study:
     if test and test.correct:
         subject.counts = [(test.correct, test.n)]
         subject.curve = {int(k): v for k, v in pass_curve(test.correct, test.n).items()}
-    return Study(run.name, [subject], [], run.missing, comparison=False)
+    missing = [("", text) for text in run.missing]
+    return Study(run.name, [subject], [], missing, comparison=False)
 
 
 def _comparison(folder: Path, results: dict[str, Any]) -> Study:
-    missing: list[str] = []
+    missing: list[tuple[str, str]] = []
     counts = _all_counts(folder)
     subjects = []
     for name, scores in results["methods"].items():
@@ -104,10 +107,10 @@ def _comparison(folder: Path, results: dict[str, Any]) -> Study:
             curve = scores["pass_at_k"]
             subject.curve = {int(k): [float(x) for x in v] for k, v in curve.items()}
         except (KeyError, TypeError, ValueError):
-            missing.append(f"results.json has no Pass@k of {name}")
+            missing.append((name, "results.json has no Pass@k"))
             subject.facts = {}
         subjects.append(subject)
-        missing += [f"{name}, {r.folder.name}: {text}" for r in subject.runs for text in r.missing]
+        missing += _said_by(subject)
     pairs = [p for p in results.get("paired") or [] if _whole_pair(p)]
     wall = results.get("wall_seconds")
     study = Study(folder.name, subjects, pairs, missing, comparison=True, wall_seconds=wall)
@@ -118,7 +121,7 @@ def _comparison(folder: Path, results: dict[str, Any]) -> Study:
 def _unfinished(folder: Path) -> Study:
     """A comparison whose results are not written yet: its runs, as far as they are."""
     subjects = []
-    missing = ["results.json is not there: the comparison has not finished"]
+    missing = [("", "results.json is not there: the comparison has not finished")]
     for name in sorted({path.parent.name for path in _seed_folders(folder)}):
         subjects.append(Subject(name, _runs(folder, name)))
     for subject in subjects:
@@ -126,7 +129,7 @@ def _unfinished(folder: Path) -> Study:
         subject.counts = [(e.correct, e.n) for e in tests if e]
         if subject.counts:
             subject.curve = seeds_curve(subject.counts)
-        missing += [f"{subject.name}, {r.folder.name}: {t}" for r in subject.runs for t in r.missing]
+        missing += _said_by(subject)
     study = Study(folder.name, subjects, [], missing, comparison=True)
     study.paired = pairs_against_first(study.scored())
     return study
@@ -143,10 +146,11 @@ def _join(parts: list[Study]) -> Study:
                 subject.name = next(
                     name
                     for i in range(1, len(subjects) + 3)
-                    if (name := f"{subject.name} ({places[0]}{'' if i == 1 else f' {i}'})") not in seen
+                    if (name := f"{subject.name} ({places[0]}{'' if i == 1 else f' {i}'})")
+                    not in seen
                 )
             subjects.append(subject)
-    missing = [f"{p.title}: {text}" for p in parts for text in p.missing]
+    missing = [(where or p.title, text) for p in parts for where, text in p.missing]
     title = " / ".join(dict.fromkeys(p.title for p in parts))
     study = Study(title, subjects, [], missing, comparison=True)
     study.paired = pairs_against_first(study.scored())
@@ -192,6 +196,12 @@ def final_test(run: RunFolder) -> Evaluation | None:
 
 def _stack(counts: Sequence[Counts], questions: list[str], k: int) -> np.ndarray:
     return np.stack([pass_at_k(np.array([c[q] for q in questions]), n, k) for c, n in counts])
+
+
+def _said_by(subject: Subject) -> list[tuple[str, str]]:
+    return [
+        (f"{subject.name} {run.folder.name}", text) for run in subject.runs for text in run.missing
+    ]
 
 
 def _runs(folder: Path, method: str) -> list[RunFolder]:

@@ -72,7 +72,9 @@ def marks(names: Iterable[str]) -> dict[str, Mark]:
             out[name] = Mark(colour, _SYMBOLS[0], _DASHES[0])
             continue
         nth = seen[family] = seen.get(family, -1) + 1
-        colour = _FAMILIES.get(family) or next(m.colour for n, m in out.items() if _family(n) == family)
+        colour = _FAMILIES.get(family) or next(
+            m.colour for n, m in out.items() if _family(n) == family
+        )
         out[name] = Mark(colour, _SYMBOLS[nth % len(_SYMBOLS)], _DASHES[nth % len(_DASHES)])
     return out
 

@@ -55,17 +55,17 @@ def _against_base(s: Subject, base: Subject, one: dict, many: dict, top: int) ->
     elif many["verdict"] == "better":
         second = f"and gained {size} points of Pass@{top} {interval}"
     else:
-        second = f"and kept Pass@{top} as far as can be told ({points(many['delta'][0])} points {interval})"
+        second = f"and kept Pass@{top} as far as can be told ({100 * many['delta'][0]:+.1f} points {interval})"
     return f"{first} {second}."
 
 
 def _against(reference: str, name: str, one: dict, many: dict, top: int) -> str:
     def part(p: dict[str, Any], k: int) -> str:
-        low, high = points(p["delta"][1]), points(p["delta"][2])
-        word = {"better": "is ahead", "worse": "is behind", "tied": "is level"}[p["verdict"]]
-        return f"{word} on Pass@{k} by {100 * p['delta'][0]:+.1f} points [{low}, {high}]".replace(
-            "is level on", "ties on"
-        ).replace("is behind", "is behind")
+        mean, low, high = (points(v) for v in p["delta"])
+        if p["verdict"] == "tied":
+            return f"ties on Pass@{k} ({100 * p['delta'][0]:+.1f} points [{low}, {high}])"
+        word = "is ahead" if p["verdict"] == "better" else "is behind"
+        return f"{word} on Pass@{k} by {mean.lstrip('-')} points [{low}, {high}]"
 
     return f"Against {reference}, {name} {part(many, top)} and {part(one, 1)}."
 

@@ -134,3 +134,4 @@ sps.explore = () => {
   document.getElementById("next").addEventListener("click", () => turn(1));
   select();
 };
+sps.explore(); // before plotly: the explorer does not need it

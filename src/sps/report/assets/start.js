@@ -14,7 +14,6 @@ addEventListener("beforeprint", () => {
   for (const canvas of sps.canvases) if (!sps.drawn.has(canvas)) sps.draw(canvas);
 });
 addEventListener("afterprint", () => sps.wear(sps.worn));
-sps.explore();
 if (document.body.dataset.live) {
   try {
     const y = sessionStorage.getItem("sps-scroll");
