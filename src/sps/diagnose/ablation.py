@@ -1,4 +1,4 @@
-"""Sampling size: SPS with k of n rollouts kept, from a comparison of runs that differ in irl.keep."""
+"""Sampling size: SPS with k of n rollouts kept, from runs that differ in irl.keep."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sps.diagnose.read import read_run
 
 
 def sampling_sizes(folder: Path, results: dict[str, Any]) -> list[dict[str, Any]]:
-    """One row a method whose runs have IRL steps, by rollouts kept; methods of one size are all shown."""
+    """One row a method whose runs have IRL steps, by rollouts kept."""
     rows = []
     for name, scores in (results.get("methods") or {}).items():
         recipes = sorted(folder.glob(f"{_glob(name)}/seed-*/recipe.yaml"))

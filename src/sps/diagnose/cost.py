@@ -20,7 +20,7 @@ STAGES = {
 
 
 def cost_by_stage(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Seconds of each stage in total, per RL step, and as a share of the time from first to last record.
+    """Seconds of each stage: in total, per RL step, and as a share of the run's time.
 
     What no timer covers is 'not timed': evaluation and checkpoints, unless they say their seconds.
     """
@@ -57,7 +57,7 @@ def cost_by_stage(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _wall(records: Sequence[dict[str, Any]]) -> float:
-    """Seconds from the start of the first step to the last record; a pause between two is counted."""
+    """Seconds from the start of the first step to the last record, pauses included."""
     times = [r["time"] for r in records if isinstance(r.get("time"), int | float)]
     if not times:
         return 0.0

@@ -50,7 +50,7 @@ def edit_similarity(a: Sequence[str], b: Sequence[str]) -> float:
 
 
 def mean_pairwise(texts: Sequence[str], pairs: int, seed: int = 0) -> tuple[float, float] | None:
-    """Mean Jaccard and edit similarity over all pairs, or over `pairs` of them drawn with a seed."""
+    """Mean Jaccard and edit similarity over all pairs, or over `pairs` drawn with a seed."""
     every = list(itertools.combinations(range(len(texts)), 2))
     if not every:
         return None

@@ -1,7 +1,7 @@
 """Where checkpoints moved the probability: top-1 mass, entropy, and mass moved to the greedy token.
 
-Measured token by token on held-out rollouts that every checkpoint of a run carries (its probe), so all
-checkpoints are looked at in the same places. Axes: N tokens, V vocabulary.
+Measured token by token on held-out rollouts that every checkpoint of a run carries (its probe), so
+all checkpoints are looked at in the same places. Axes: N tokens, V vocabulary.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def mass_moved(before: Look, after: Look) -> dict[str, float]:
     """What an update did at the places where the earlier policy had a greedy token.
 
     moved: mean change in the probability of the earlier greedy token; positive is squeezing.
-    gaining: share of places where it gained. changed: share where another token became the greedy one.
+    gaining: share of places where it gained. changed: share where another token is greedy now.
     """
     if after.earlier_N is None:
         raise ValueError("the later policy was not asked about the earlier greedy tokens")
@@ -65,7 +65,7 @@ def mass_moved(before: Look, after: Look) -> dict[str, float]:
 
 
 def checkpoint_squeeze(run: RunFolder, large: bool = False) -> list[dict[str, Any]]:
-    """The base, where it is at hand, and each checkpoint: how peaked, and what the steps since moved."""
+    """The base, where it is at hand, and each checkpoint: how peaked, what was moved since."""
     stages = [*_base(run), *run.checkpoints()]
     probe = _probe(run)
     if probe is None or not stages:

@@ -16,7 +16,7 @@ BUCKETS = ("0", *(f"{i / 10:.1f}-{(i + 1) / 10:.1f}" for i in range(10)))
 
 
 def accuracy_buckets(correct: Mapping[str, int], n: int) -> list[int]:
-    """Questions by share of correct samples: none at all, then (0, 0.1], (0.1, 0.2] ... (0.9, 1]."""
+    """Questions by share of correct samples: none, then (0, 0.1], (0.1, 0.2] ... (0.9, 1]."""
     counts = [0] * len(BUCKETS)
     for value in correct.values():
         counts[-(-10 * value // n)] += 1  # exact: ceil of 10 * share, without floating point
@@ -28,8 +28,8 @@ def gained_and_lost(
 ) -> dict[str, Any]:
     """Questions solved at least once after but never before, and the other way round.
 
-    With unequal n the larger evaluation has more chances to solve a question, so the expected numbers
-    of questions solved in min(n) draws stand beside the plain counts.
+    With unequal n the larger evaluation has more chances to solve a question, so the expected
+    numbers of questions solved in min(n) draws stand beside the plain counts.
     """
     shared = [q for q in before if q in after]
     gained = [q for q in shared if not before[q] and after[q]]
@@ -61,8 +61,8 @@ def pass_curve(correct: Mapping[str, int], n: int) -> dict[str, list[float]]:
 def upper_bound(evaluations: Sequence[tuple[Mapping[str, int], int]]) -> dict[str, Any]:
     """Union over checkpoints of the questions each solved at least once, as the checkpoints add up.
 
-    The union draws more samples than any one checkpoint, so it is compared with the union's own budget
-    in mind: `samples` is how many were drawn a question.
+    The union draws more samples than any one checkpoint, so it is compared with the union's own
+    budget in mind: `samples` is how many were drawn a question.
     """
     solved: set[str] = set()
     questions: set[str] = set()

@@ -1,4 +1,4 @@
-"""A run folder as it is found: whole, half-written or damaged. Nothing here writes, nothing raises."""
+"""A run folder as it is found: whole, half-written or damaged. Nothing writes, nothing raises."""
 
 from __future__ import annotations
 

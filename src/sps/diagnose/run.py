@@ -74,7 +74,7 @@ def _evaluation(e: Evaluation) -> dict[str, Any]:
 
 
 def _questions(run: RunFolder) -> list[dict[str, Any]]:
-    """For each split with more than one evaluation, the first (the base's, when it is there) and the last."""
+    """For each split the first evaluation (the base's, when it is there) and the last."""
     out = []
     for split in sorted({e.split for e in run.evaluations}):
         stages = run.split(split)

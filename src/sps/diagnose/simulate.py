@@ -6,7 +6,7 @@ Two updates are compared, because they are easily taken for one another.
     gradient  z += sign * lr * (onehot(m) - p): a step on log p(m) moves every logit
               (Ren & Sutherland, 2024)
 
-For a negative nudge p'(j) = p(j) / (1 + p(m) (e^eta - 1)) with a denominator below 1, so every other
+For a negative nudge p'(j) = p(j) / (1 + p(m) (e^eta - 1)) with a denominator below 1: every other
 token GAINS, in proportion to its mass. Property 1 prints the opposite, p'(j) < p(j). For a negative
 gradient step, to first order, token j != m gains only if p(j) > sum_i p(i)^2 - p(m): in a balanced
 distribution all others do, in a peaky one only the dominant token does. That is squeezing.
@@ -40,7 +40,7 @@ def nudge(p_V: np.ndarray, m: int, eta: float) -> np.ndarray:
 
 
 def gradient_step(p_V: np.ndarray, m: int, lr: float, sign: int) -> np.ndarray:
-    """The distribution after one step up (sign 1) or down (-1) the gradient of log p(m) in the logits."""
+    """The distribution after a step of the logits up (sign 1) or down (-1) log p(m)."""
     onehot_V = np.eye(len(p_V))[m]
     return softmax(np.log(p_V) + sign * lr * (onehot_V - p_V))
 
@@ -48,7 +48,7 @@ def gradient_step(p_V: np.ndarray, m: int, lr: float, sign: int) -> np.ndarray:
 def gain_threshold(p_V: np.ndarray, m: int, lr: float) -> float:
     """A negative gradient step of this size raises p(j), j != m, exactly when p(j) is above this.
 
-    p'(j) / p(j) = e^(lr p(j)) / E with E = sum_i p(i) e^(z'_i - z_i), so the threshold is log(E) / lr,
+    p'(j) / p(j) = e^(lr p(j)) / E with E = sum_i p(i) e^(z'_i - z_i): the threshold is log(E) / lr,
     which tends to sum_i p(i)^2 - p(m) as lr tends to 0.
     """
     shift_V = lr * (p_V - np.eye(len(p_V))[m])

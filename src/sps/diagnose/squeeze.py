@@ -20,10 +20,10 @@ _TOKENS = 4_000_000  # read of the store at most, for the collision probability
 
 
 def greedy_logprobs(run: RunFolder) -> list[dict[str, Any]]:
-    """Mean log-probability of greedy trajectories at each evaluation, as the paper's appendix has it.
+    """Mean log-probability of greedy trajectories at each evaluation, as in the paper.
 
-    It is a sum over tokens, so longer answers have lower values; the mean log-probability of a sampled
-    token, which does not depend on length, stands beside it.
+    It is a sum over tokens, so longer answers have lower values; the mean log-probability of a
+    sampled token, which does not depend on length, stands beside it.
     """
     rows = []
     for e in sorted(run.evaluations, key=lambda e: (e.split, e.step or 0)):

@@ -12,7 +12,7 @@ from sps.report.blocks import clean
 
 
 def diagnose_command(run: Path, out: Path | None = None, large: bool = False) -> str:
-    """Every analysis of a run: the numbers as JSON in `out`, the gist as the text that is returned."""
+    """Every analysis of a run: the numbers as JSON in `out`, the gist as text to print."""
     from sps.diagnose.run import diagnose
 
     if not Path(run).is_dir():

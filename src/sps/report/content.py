@@ -67,7 +67,7 @@ def sections(study: Study, diagnoses: squeeze.Diagnoses) -> list[Section]:
             (squeeze.likelihood_figures, study, diagnoses),
             (squeeze.greedy_table, study, diagnoses),
         )),
-        Section("questions", "Questions", "Which questions are solved, and in how many ways.", gather(
+        Section("questions", "Questions", "Which are solved, and in how many ways.", gather(
             (questions.bucket_figure, study, diagnoses),
             (questions.passk_over_steps, study, diagnoses),
             (questions.gained_table, study, diagnoses),
@@ -75,7 +75,7 @@ def sections(study: Study, diagnoses: squeeze.Diagnoses) -> list[Section]:
             (questions.diversity_table, diagnoses),
         )),
         Section("cost", "Cost", "Where the time went.", gather((training.cost_blocks, study))),
-        Section("theory", "Why it squeezes", "The exact dynamics of one update on a softmax.", gather(
+        Section("theory", "Why it squeezes", "Exactly what one update does to a softmax.", gather(
             (squeeze.simulator_figure, simulation),
             (squeeze.repeated_figure, simulation),
             (squeeze.simulator_table, simulation),

@@ -48,8 +48,8 @@ def export_figures(sections: Sequence[Section], folder: Path, formats: Sequence[
         if "chrome" not in f"{type(error).__name__} {error}".lower():
             raise
         raise UserError(
-            "plots as files need Chrome or Chromium on this machine (kaleido draws with it): install "
-            "one, or name it in the environment variable BROWSER_PATH"
+            "plots as files need Chrome or Chromium on this machine (kaleido draws with it): "
+            "install one, or name it in the environment variable BROWSER_PATH"
         ) from None
     return paths
 

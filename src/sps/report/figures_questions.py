@@ -7,8 +7,8 @@ from typing import Any
 from sps.diagnose.questions import BUCKETS, accuracy_buckets, gained_and_lost
 from sps.report.blocks import Figure, Table, axis, band, line, percent, percent_axis
 from sps.report.figures_squeeze import Diagnoses
-from sps.report.style import marks
 from sps.report.study import Study, Subject
+from sps.report.style import marks
 
 
 def bucket_figure(study: Study, diagnoses: Diagnoses) -> Figure | None:
@@ -42,8 +42,8 @@ def bucket_figure(study: Study, diagnoses: Diagnoses) -> Figure | None:
     }
     note = (
         "Questions by their share of right samples; the first bucket holds those never solved, the "
-        "others are (0, 0.1], (0.1, 0.2] and so on. Squeezing drains the middle: it moves questions "
-        "to the right end and others back to 0. Mean over seeds."
+        "others are (0, 0.1], (0.1, 0.2] and so on. Squeezing drains the middle: it moves "
+        "questions to the right end and others back to 0. Mean over seeds."
     )
     return Figure("buckets", "Accuracy buckets", note, data, layout, height=340, wide=True)
 
@@ -98,9 +98,9 @@ def gained_table(study: Study, diagnoses: Diagnoses) -> Table | None:
     if not rows:
         return None
     note = (
-        "A question is solved if any of its samples is right. Gained: solved now, never by the base "
-        "(or the first evaluation). Lost: the other way round. Chance alone moves questions both "
-        "ways, so look at the balance. Means over seeds."
+        "A question is solved if any of its samples is right. Gained: solved now, never by the "
+        "base (or the first evaluation). Lost: the other way round. Chance alone moves questions "
+        "both ways, so look at the balance. Means over seeds."
     )
     columns = ["method", "gained", "lost", "solved by both", "solved by neither"]
     return Table("gained", "Questions gained and lost", note, columns, rows)
@@ -153,10 +153,11 @@ def diversity_table(diagnoses: Diagnoses) -> Table | None:
     if not rows:
         return None
     note = (
-        "Distinct right: different right texts a question, mean over all questions. Similarities, in "
-        "per cent, are means over pairs of answers to one question, then over questions; lower is more "
-        "diverse. Jaccard: shared word 3-grams over all. Edit: 1 minus Levenshtein distance in words "
-        "over the longer length. The last two are over right answers only. Compare rows with equal n."
+        "Distinct right: different right texts a question, mean over all questions. Similarities, "
+        "in per cent, are means over pairs of answers to one question, then over questions; lower "
+        "is more diverse. Jaccard: shared word 3-grams over all. Edit: 1 minus Levenshtein "
+        "distance in words over the longer length. The last two are over right answers only. "
+        "Compare rows with equal n."
     )
     columns = ["method", "evaluation", "n", "distinct right", "Jaccard", "edit"]
     columns += ["Jaccard, right", "edit, right"]

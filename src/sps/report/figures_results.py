@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from sps.report.blocks import Figure, Table, axis, band, line, percent, percent_axis, points
+from sps.report.study import Study
 from sps.report.style import Mark, marks
-from sps.report.study import Study, Subject
 
 VERDICTS = {"better": "green", "worse": "red", "tied": "grey"}
-# Corners, so that a name never lies on its own error bars; then where it lies, as shares of the plot.
+# Corners, so that a name never lies on its own error bars; where that is, in shares of the plot.
 _SIDES = {
     "top right": (0.07, 0.045),
     "bottom right": (0.07, -0.045),
@@ -40,11 +40,11 @@ def frontier(study: Study) -> Figure | None:
     return Figure(
         "frontier",
         "The frontier",
-        f"Each method by its Pass@1 (exploitation) and Pass@{top} (exploration); up and to the right is "
-        "better. Bars are 95 % intervals clustered by question; they are wide because questions differ, "
-        "so read differences from the paired table below, where that spread cancels. Below the dashed "
-        "line exploration was lost. A dotted line joins a run to other uses of it: an earlier "
-        "checkpoint, another temperature.",
+        f"Each method by its Pass@1 (exploitation) and Pass@{top} (exploration); up and to the "
+        "right is better. Bars are 95 % intervals clustered by question; they are wide because "
+        "questions differ, so read differences from the paired table below, where that spread "
+        "cancels. Below the dashed line exploration was lost. A dotted line joins a run to other "
+        "uses of it: an earlier checkpoint, another temperature.",
         data,
         layout,
         height=520,
@@ -251,8 +251,8 @@ def paired_table(study: Study) -> Table | None:
     return Table(
         "paired-table",
         "Paired differences in Pass@k, points",
-        "Method minus reference, question by question. 'tied' where the 95 % interval holds 0; p is "
-        "two-sided and not corrected for the number of comparisons.",
+        "Method minus reference, question by question. 'tied' where the 95 % interval holds 0; p "
+        "is two-sided and not corrected for the number of comparisons.",
         ["method", "minus", *(f"k = {k}" for k in ks)]
         + [title for k in ends for title in (f"at k = {k}", "p")],
         rows,

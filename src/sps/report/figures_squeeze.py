@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from sps.report.blocks import Figure, Table, axis, band, line
-from sps.report.style import marks
 from sps.report.study import Study
+from sps.report.style import marks
 
 Diagnoses = dict[str, dict[str, Any]]  # method name -> what diagnose found in its first run
 
@@ -27,8 +27,8 @@ def greedy_figure(study: Study, diagnoses: Diagnoses) -> Figure | None:
     if not data:
         return None
     note = (
-        "Mean over validation questions of log p(greedy answer), the paper's measure. Rising towards "
-        "0, the policy grows surer of the one answer it would give anyway: it is squeezed."
+        "Mean over validation questions of log p(greedy answer), the paper's measure. Rising "
+        "towards 0, the policy grows surer of the one answer it would give anyway: it is squeezed."
     )
     layout = {"xaxis": axis("RL step"), "yaxis": axis("log p, nats"), "shapes": shapes}
     layout["showlegend"] = len(data) > 1
@@ -82,8 +82,8 @@ def likelihood_figures(study: Study, diagnoses: Diagnoses) -> list[Figure]:
             "Likelihood of rollouts" if len(diagnoses) == 1 else f"Likelihood of rollouts: {name}"
         )
         note = (
-            "Mean token log-probability of each rollout under the policy that drew it: 5 to 95 % and "
-            "25 to 75 % of rollouts, and the median. A fan that closes upwards is squeezing."
+            "Mean token log-probability of each rollout under the policy that drew it: 5 to 95 % "
+            "and 25 to 75 % of rollouts, and the median. A fan that closes upwards is squeezing."
         )
         out.append(Figure(f"likelihood-{i}", title, note, data, layout, height=300))
     return out
@@ -116,11 +116,11 @@ def concentration_figures(study: Study, diagnoses: Diagnoses) -> list[Figure | N
         "showlegend": len(diagnoses) > 1,
     }
     figures = [
-        (agree, "collision", "Collision probability", "Mean probability of a sampled token, which is "
-         "the chance that two draws of the next token agree (the sum of p squared). 100 % would be "
-         "a policy without choice.", share),
-        (top, "top1", "Top-1 mass", "Mean probability of the likeliest next token at each checkpoint, "
-         "on the same held-out rollouts of the first policy.", share),
+        (agree, "collision", "Collision probability", "Mean probability of a sampled token, "
+         "which is the chance that two draws of the next token agree (the sum of p squared). 100 % "
+         "would be a policy without choice.", share),
+        (top, "top1", "Top-1 mass", "Mean probability of the likeliest next token at each "
+         "checkpoint, on the same held-out rollouts of the first policy.", share),
         (moved, "moved", "Mass moved to the greedy token", "Change in the probability of the token "
          "that was greedy at the checkpoint before, mean over held-out tokens. Above 0 the updates "
          "squeezed; below 0 they spread.", change),
@@ -164,10 +164,11 @@ def simulator_figure(simulation: dict[str, Any]) -> Figure:
             data.append(bar | {"marker": mark, "hovertemplate": "%{y:.3%}"})
         layout["annotations"].append(_panel_title(case, shape, rule, column, row))
     note = (
-        "One negative update on an unlikely token (ochre), before and after. Left: only its logit is "
-        "lowered (Property 1 of the paper): every other token gains, where the paper prints that all "
-        "lose. Right: a gradient step, which moves every logit: in a balanced distribution all others "
-        "still gain, in a peaky one the dominant token gains and all others lose. That is squeezing."
+        "One negative update on an unlikely token (ochre), before and after. Left: only its logit "
+        "is lowered (Property 1 of the paper): every other token gains, where the paper prints "
+        "that all lose. Right: a gradient step, which moves every logit: in a balanced "
+        "distribution all others still gain, in a peaky one the dominant token gains and all "
+        "others lose. That is squeezing."
     )
     return Figure("simulator", "Squeezing, exactly", note, data, layout, height=520, wide=True)
 

@@ -9,8 +9,8 @@ import numpy as np
 from sps.diagnose.cost import cost_by_stage
 from sps.diagnose.read import RunFolder
 from sps.report.blocks import Figure, Table, axis, band, clean, line, percent_axis, smooth
-from sps.report.style import KIND_COLOURS, marks
 from sps.report.study import Study
+from sps.report.style import KIND_COLOURS, marks
 
 _POINTS = 800  # of a curve; a longer run is averaged in bins
 CURVES = (
@@ -183,8 +183,8 @@ def cost_blocks(study: Study) -> list[Figure | Table | None]:
         "hovermode": "closest",
     }
     note = (
-        "Wall time by stage, first seed of each method. 'not timed' is what no timer covers between "
-        "the first and the last record: evaluation, checkpoints, waiting."
+        "Wall time by stage, first seed of each method. 'not timed' is what no timer covers "
+        "between the first and the last record: evaluation, checkpoints, waiting."
     )
     figure = Figure("cost", "Cost by stage", note, data, layout, height=170 + 34 * len(costs))
     return [figure, _cost_table(costs)]

@@ -104,7 +104,8 @@ def table(t: Table) -> str:
         more = f'<button type="button" data-all>Show all {len(t.rows)} rows</button>'
     return (
         f'<figure class="table wide" id="table-{escape(t.id)}"><h3>{escape(t.title)}</h3>'
-        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
         '<div class="buttons"><button type="button" data-copy="csv">Copy CSV</button>'
         f'<button type="button" data-copy="latex">Copy LaTeX</button>{more}</div>'
         f"<figcaption>{escape(t.note)}</figcaption></figure>"

@@ -21,8 +21,8 @@ from sps.errors import UserError
 from sps.report import markup
 from sps.report.content import diagnose_study, sections
 from sps.report.explorer import explorer_data
-from sps.report.style import DARK, LIGHT
 from sps.report.study import Study, load_study
+from sps.report.style import DARK, LIGHT
 from sps.report.words import headline
 
 
@@ -44,7 +44,7 @@ def write_report(folders: Sequence[Path], out: Path, checkpoints: bool = True) -
 
 
 def render(study: Study, checkpoints: bool = True, stamp: str | None = None) -> str:
-    """The page as text. With a stamp it is live: it asks for news and comes again when there is any."""
+    """The page as text. With a stamp it is live: it comes again when there is news."""
     diagnoses = diagnose_study(study, checkpoints)
     parts = sections(study, diagnoses)
     rollouts = explorer_data(study)
@@ -74,18 +74,18 @@ def render(study: Study, checkpoints: bool = True, stamp: str | None = None) -> 
 
 
 def fill(template: str, fields: dict[str, str]) -> str:
-    """Put each field in the place of its {{name}}, in one pass: a field is never read as a template."""
+    """Put each field in its {{place}}, in one pass: a field is never read as a template."""
     return re.sub(r"\{\{(\w+)\}\}", lambda match: fields[match[1]], template)
 
 
 def _policy(scripts: Any, live: bool) -> str:
-    """Only these very scripts may run, and nothing may be loaded: the second lock on hostile text."""
+    """Only these very scripts may run, nothing may be loaded: the second lock on hostile text."""
     digests = [hashlib.sha256(s.encode("utf-8")).digest() for s in scripts]
     allowed = " ".join(f"'sha256-{base64.b64encode(d).decode()}'" for d in digests)
     connect = "; connect-src 'self'" if live else ""
     return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
-        f"base-uri 'none'; form-action 'none'{connect}"
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: "
+        f"blob:; base-uri 'none'; form-action 'none'{connect}"
     )
 
 
@@ -101,8 +101,8 @@ def _explorer(data: dict[str, Any] | None) -> str:
     if data is None:
         return ""
     lead = (
-        f"{data['shown']:,} of the {data['total']:,} rollouts in the store, drawn as whole groups. The "
-        "colour of a token is its probability when it was sampled: the stronger, the less likely."
+        f"{data['shown']:,} of the {data['total']:,} rollouts in the store, drawn as whole groups. "
+        "The colour of a token is its probability when sampled: the stronger, the less likely."
     )
     return fill(_asset("explorer.html"), {"lead": escape(lead)})
 

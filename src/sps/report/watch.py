@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import threading
 import time
@@ -90,7 +91,7 @@ def make_server(folder: Path, port: int, rest: float = _REST) -> ThreadingHTTPSe
         return ThreadingHTTPServer(("127.0.0.1", port), Handler)
     except OSError as error:
         raise UserError(
-            f"--port {port}: cannot listen there ({error.strerror}); choose another, or 0 for a free one"
+            f"--port {port}: cannot listen there ({error.strerror}); choose another, or 0 for any"
         ) from None
 
 
@@ -99,10 +100,8 @@ def watch(run_folder: Path, port: int = 8765, browser: bool = False) -> None:
     with make_server(Path(run_folder), port) as server:
         if browser:
             webbrowser.open(address(server))
-        try:
+        with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()
-        except KeyboardInterrupt:
-            pass
 
 
 def address(server: ThreadingHTTPServer) -> str:

@@ -11,11 +11,8 @@ from sps.report.study import Study, Subject
 
 
 def headline(study: Study, diagnoses: Diagnoses) -> list[str]:
-    """At most six sentences, the most important first."""
-    if study.comparison:
-        said = _comparison(study)
-    else:
-        said = _single(study, diagnoses)
+    """At most seven sentences, the most important first."""
+    said = _comparison(study) if study.comparison else _single(study, diagnoses)
     if not said:
         said = ["There are no scores yet; what the run has recorded so far is below."]
     return said[:7]
@@ -55,7 +52,8 @@ def _against_base(s: Subject, base: Subject, one: dict, many: dict, top: int) ->
     elif many["verdict"] == "better":
         second = f"and gained {size} points of Pass@{top} {interval}"
     else:
-        second = f"and kept Pass@{top} as far as can be told ({100 * many['delta'][0]:+.1f} points {interval})"
+        change = f"{100 * many['delta'][0]:+.1f} points {interval}"
+        second = f"and kept Pass@{top} as far as can be told ({change})"
     return f"{first} {second}."
 
 
@@ -78,8 +76,8 @@ def _single(study: Study, diagnoses: Diagnoses) -> list[str]:
             count = len(s.counts[0][0])
             one, many = s.curve[1], s.curve[top]
             said.append(
-                f"{s.name} solves {points(one[0])} % [{points(one[1])}, {points(one[2])}] of {count} "
-                f"test questions at the first try and {points(many[0])} % "
+                f"{s.name} solves {points(one[0])} % [{points(one[1])}, {points(one[2])}] of "
+                f"{count} test questions at the first try and {points(many[0])} % "
                 f"[{points(many[1])}, {points(many[2])}] within {top}."
             )
         said += _over_training(diagnoses.get(s.name) or {})
