@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +24,15 @@ WORDS = ["5", "+", "8", "=", "13", ".", SCRIPT, IMAGE, "</script><b>", "&amp;"]
 
 
 def make_run(
-    folder: Path, steps: int = 6, prompts: int = 2, n: int = 4, name: str = "made", hostile: bool = False
+    folder: Path,
+    steps: int = 6,
+    prompts: int = 2,
+    n: int = 4,
+    name: str = "made",
+    hostile: bool = False,
 ) -> Path:
-    """A finished run: `steps` RL steps in two phases, an IRL phase after each, three evaluations."""
+    """A finished run: `steps` RL steps in two phases, an IRL phase after each, three
+    evaluations."""
     folder.mkdir(parents=True)
     recipe = {
         "name": name,
@@ -66,7 +73,9 @@ def _rollout(step: int, group: int, sample: int, hostile: bool) -> Rollout:
     logprobs = -rng.exponential(0.5, length).astype(np.float32)
     right = bool(rng.random() < 0.3)
     detail = IMAGE if hostile else "wrong_target"
-    verdict = Verdict("correct" if right else "wrong", float(right), detail, SCRIPT if hostile else "13")
+    verdict = Verdict(
+        "correct" if right else "wrong", float(right), detail, SCRIPT if hostile else "13"
+    )
     problem = f"q{group}{SCRIPT if hostile else ''}"
     prompt = np.array([0, 2], dtype=np.int32)
     return Rollout(problem, prompt, ids, logprobs, float(right), verdict, step, step, group, sample)
@@ -135,7 +144,8 @@ def write_tokenizer(folder: Path) -> None:
 
 
 def make_comparison(folder: Path, seeds: int = 2, hostile: bool = False) -> Path:
-    """base, grpo, sps, and grpo at an earlier checkpoint, with results.json as `compare` writes it."""
+    """base, grpo, sps, and grpo at an earlier checkpoint, with results.json as `compare` writes
+    it."""
     n, questions = 16, [f"t{i}" for i in range(40)]
     rng = np.random.default_rng(3)
     easy = rng.beta(0.4, 3, len(questions))
@@ -177,3 +187,23 @@ def make_comparison(folder: Path, seeds: int = 2, hostile: bool = False) -> Path
     results = {"methods": methods, "paired": pairs, "wall_seconds": 60.0}
     (folder / "results.json").write_text(json.dumps(results))
     return folder
+
+
+DAMAGE = {
+    "no folder at all": lambda f: shutil.rmtree(f),
+    "empty": lambda f: [shutil.rmtree(f), f.mkdir()],
+    "recipe is binary": lambda f: (f / "recipe.yaml").write_bytes(b"\xff\xfe\x00"),
+    "recipe is a list": lambda f: (f / "recipe.yaml").write_text("- 1"),
+    "metrics cut short": lambda f: (f / "metrics.jsonl").write_bytes(
+        (f / "metrics.jsonl").read_bytes()[:-20]
+    ),
+    "metrics are other JSON": lambda f: (f / "metrics.jsonl").write_text('3\n{"a": 1}\nnull\n'),
+    "rollouts cut short": lambda f: next(f.glob("rollouts/*.parquet")).write_bytes(b"PAR1 oh"),
+    "rollouts gone": lambda f: shutil.rmtree(f / "rollouts"),
+    "scores damaged": lambda f: (f / "evals" / "test.json").write_text('{"n": 4'),
+    "scores without questions": lambda f: (f / "evals" / "test.json").write_text('{"n": 4}'),
+    "samples damaged": lambda f: next(f.glob("evals/test/*.parquet")).write_bytes(b""),
+    "evaluation not finished": lambda f: (f / "evals" / "test.json").unlink(),
+    "tokenizer damaged": lambda f: next(f.glob("checkpoints/*/tokenizer.json")).write_text("{"),
+    "checkpoints gone": lambda f: shutil.rmtree(f / "checkpoints"),
+}

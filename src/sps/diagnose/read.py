@@ -141,7 +141,7 @@ def _records(run: RunFolder) -> list[dict[str, Any]]:
         return []
     try:
         found = read_records(path)
-        lines = sum(1 for line in path.open("rb") if line.strip())
+        lines = sum(1 for line in path.read_bytes().splitlines() if line.strip())
     except OSError as error:
         run.note(f"metrics.jsonl cannot be read ({_short(error)})")
         return []

@@ -19,16 +19,8 @@ Block = Figure | Table | None
 
 def diagnose_study(study: Study, checkpoints: bool = True) -> squeeze.Diagnoses:
     """The first run of each method, looked at closely."""
-    found = {}
-    for s in study.subjects:
-        if s.runs:
-            run = s.runs[0]
-            known = set(run.missing)
-            found[s.name] = diagnose_run(run, checkpoints=checkpoints)
-            fresh = [text for text in run.missing if text not in known]
-            place = f"{s.name} {run.folder.name}" if study.comparison else ""
-            study.missing += [(place, text) for text in fresh]
-    return found
+    runs = {s.name: s.runs[0] for s in study.subjects if s.runs}
+    return {name: diagnose_run(run, checkpoints=checkpoints) for name, run in runs.items()}
 
 
 def sections(study: Study, diagnoses: squeeze.Diagnoses) -> list[Section]:

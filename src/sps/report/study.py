@@ -37,7 +37,7 @@ class Study:
     title: str
     subjects: list[Subject]
     paired: list[dict[str, Any]]
-    missing: list[tuple[str, str]]  # where, what
+    missing: list[tuple[str, str]]  # where, what; of the whole, beside what each run says
     comparison: bool  # several methods side by side
     wall_seconds: float | None = None
     ablation: list[dict[str, Any]] = field(default_factory=list)
@@ -49,6 +49,15 @@ class Study:
     def scored(self) -> list[Subject]:
         """The subjects that have a Pass@k curve."""
         return [s for s in self.subjects if s.curve]
+
+    def all_missing(self) -> list[tuple[str, str]]:
+        """Where and what, the whole first and then each run."""
+        out = list(self.missing)
+        for s in self.subjects:
+            for run in s.runs:
+                place = f"{s.name} {run.folder.name}" if self.comparison else ""
+                out += [(place, text) for text in run.missing]
+        return out
 
     def top_k(self) -> int | None:
         """The largest k that every scored subject has."""
@@ -93,8 +102,7 @@ def _single(folder: Path) -> Study:
     if test and test.correct:
         subject.counts = [(test.correct, test.n)]
         subject.curve = {int(k): v for k, v in pass_curve(test.correct, test.n).items()}
-    missing = [("", text) for text in run.missing]
-    return Study(run.name, [subject], [], missing, comparison=False)
+    return Study(run.name, [subject], [], [], comparison=False)
 
 
 def _comparison(folder: Path, results: dict[str, Any]) -> Study:
@@ -110,7 +118,6 @@ def _comparison(folder: Path, results: dict[str, Any]) -> Study:
             missing.append((name, "results.json has no Pass@k"))
             subject.facts = {}
         subjects.append(subject)
-        missing += _said_by(subject)
     pairs = [p for p in results.get("paired") or [] if _whole_pair(p)]
     wall = results.get("wall_seconds")
     study = Study(folder.name, subjects, pairs, missing, comparison=True, wall_seconds=wall)
@@ -129,7 +136,6 @@ def _unfinished(folder: Path) -> Study:
         subject.counts = [(e.correct, e.n) for e in tests if e]
         if subject.counts:
             subject.curve = seeds_curve(subject.counts)
-        missing += _said_by(subject)
     study = Study(folder.name, subjects, [], missing, comparison=True)
     study.paired = pairs_against_first(study.scored())
     return study
@@ -196,12 +202,6 @@ def final_test(run: RunFolder) -> Evaluation | None:
 
 def _stack(counts: Sequence[Counts], questions: list[str], k: int) -> np.ndarray:
     return np.stack([pass_at_k(np.array([c[q] for q in questions]), n, k) for c, n in counts])
-
-
-def _said_by(subject: Subject) -> list[tuple[str, str]]:
-    return [
-        (f"{subject.name} {run.folder.name}", text) for run in subject.runs for text in run.missing
-    ]
 
 
 def _runs(folder: Path, method: str) -> list[RunFolder]:

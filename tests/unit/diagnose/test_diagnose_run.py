@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from made_runs import make_run
+from made_runs import DAMAGE, make_run
 
 from sps.diagnose.ablation import sampling_sizes
 from sps.diagnose.cost import cost_by_stage
@@ -24,7 +24,9 @@ def test_mass_moved_by_hand():
     after = look(torch.tensor([[0.8, 0.1, 0.1], [0.6, 0.2, 0.2]]).log(), before.top_N)
     assert before.mass_N.tolist() == pytest.approx([0.7, 0.5])
     # Token 0 gains 0.1; token 1 loses 0.3 and is no longer the greedy one.
-    assert mass_moved(before, after) == pytest.approx({"moved": -0.1, "gaining": 0.5, "changed": 0.5})
+    assert mass_moved(before, after) == pytest.approx(
+        {"moved": -0.1, "gaining": 0.5, "changed": 0.5}
+    )
 
 
 def test_entropy_of_a_fair_coin():
@@ -59,7 +61,14 @@ def test_likelihood_quantiles_by_hand(tmp_path):
 
 def test_cost_by_stage_by_hand():
     records = [
-        {"kind": "rl", "step": 1, "time": 13.0, "seconds/draw": 2.0, "seconds/update": 1.0, "tokens": 10},
+        {
+            "kind": "rl",
+            "step": 1,
+            "time": 13.0,
+            "seconds/draw": 2.0,
+            "seconds/update": 1.0,
+            "tokens": 10,
+        },
         {"kind": "irl", "step": 1, "time": 14.0, "seconds/select": 0.25},
         {"kind": "irl", "step": 1, "time": 14.0, "seconds/update": 0.5},
         {"kind": "eval", "step": 1, "time": 20.0},
@@ -77,7 +86,11 @@ def test_diagnosis_of_a_whole_run_is_json(tmp_path):
     found = diagnose(make_run(tmp_path / "run"), checkpoints=False)
     json.dumps(found)
     assert found["missing"] == []
-    assert {e["name"] for e in found["evaluations"]} == {"test", "validation-000003", "validation-000006"}
+    assert {e["name"] for e in found["evaluations"]} == {
+        "test",
+        "validation-000003",
+        "validation-000006",
+    }
     assert found["likelihood"]["step"] == [1, 2, 3, 4, 5, 6]
     assert found["warnings"][0]["step"] == 6
     validation = next(q for q in found["questions"] if q["split"] == "validation")
@@ -92,26 +105,6 @@ def test_extra_evaluations_are_kept_apart_by_temperature(tmp_path):
     run = read_run(folder)
     assert [e.name for e in run.split("test")] == ["test-000003-1", "test"]
     assert [e.step for e in run.split("test at T=1.4")] == [6]
-
-
-DAMAGE = {
-    "no folder at all": lambda f: shutil.rmtree(f),
-    "empty": lambda f: [shutil.rmtree(f), f.mkdir()],
-    "recipe is binary": lambda f: (f / "recipe.yaml").write_bytes(b"\xff\xfe\x00"),
-    "recipe is a list": lambda f: (f / "recipe.yaml").write_text("- 1"),
-    "metrics cut short": lambda f: (f / "metrics.jsonl").write_bytes(
-        (f / "metrics.jsonl").read_bytes()[:-20]
-    ),
-    "metrics are other JSON": lambda f: (f / "metrics.jsonl").write_text('3\n{"a": 1}\nnull\n'),
-    "rollouts cut short": lambda f: next(f.glob("rollouts/*.parquet")).write_bytes(b"PAR1 oh"),
-    "rollouts gone": lambda f: shutil.rmtree(f / "rollouts"),
-    "scores damaged": lambda f: (f / "evals" / "test.json").write_text('{"n": 4'),
-    "scores without questions": lambda f: (f / "evals" / "test.json").write_text('{"n": 4}'),
-    "samples damaged": lambda f: next(f.glob("evals/test/*.parquet")).write_bytes(b""),
-    "evaluation not finished": lambda f: (f / "evals" / "test.json").unlink(),
-    "tokenizer damaged": lambda f: next(f.glob("checkpoints/*/tokenizer.json")).write_text("{"),
-    "checkpoints gone": lambda f: shutil.rmtree(f / "checkpoints"),
-}
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
@@ -173,5 +166,7 @@ def test_checkpoints_of_a_sharpened_model_are_squeezed(tmp_path):
 def test_sampling_sizes_come_from_the_recipes(tmp_path):
     make_run(tmp_path / "sps" / "seed-0", name="sps")
     curve = {"1": [0.1, 0.0, 0.2]}
-    found = sampling_sizes(tmp_path, {"methods": {"sps": {"pass_at_k": curve, "seeds": 1}, "base": {}}})
+    found = sampling_sizes(
+        tmp_path, {"methods": {"sps": {"pass_at_k": curve, "seeds": 1}, "base": {}}}
+    )
     assert [(r["method"], r["keep"], r["n"]) for r in found] == [("sps", 3, 4)]
