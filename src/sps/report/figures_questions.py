@@ -17,9 +17,8 @@ def bucket_figure(study: Study, diagnoses: Diagnoses) -> Figure | None:
     bars: list[tuple[str, list[float], str]] = []
     with_counts = [s for s in study.subjects if s.counts]
     if len(with_counts) > 1:
-        main = [s for s in with_counts if s.runs] or with_counts
+        main = [s for s in with_counts if s.runs or s.name.lower() == "base"]
         bars = [(s.name, _buckets(s), style[s.name].colour) for s in main]
-        shades: dict[str, int] = {}
     else:
         for row in _stages(diagnoses):
             bars = [
@@ -28,7 +27,8 @@ def bucket_figure(study: Study, diagnoses: Diagnoses) -> Figure | None:
             ]
     if not bars:
         return None
-    data, shades = [], {}
+    data: list[dict[str, Any]] = []
+    shades: dict[str, int] = {}
     for name, counts, colour in bars:
         shade = (1, 0.6, 0.35)[min(shades.get(colour, 0), 2)]
         shades[colour] = shades.get(colour, 0) + 1

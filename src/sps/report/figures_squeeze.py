@@ -148,7 +148,7 @@ def simulator_figure(simulation: dict[str, Any]) -> Figure:
             "showticklabels": row == 1,
         }
         layout[f"yaxis{n}"] = {
-            "domain": [0.56, 0.94] if row == 0 else [0.0, 0.38],
+            "domain": [0.55, 0.88] if row == 0 else [0.0, 0.33],
             "anchor": f"x{n}",
             "tickformat": ".0%",
             "rangemode": "tozero",
@@ -185,7 +185,7 @@ def _panel_title(case: dict, shape: str, rule: str, column: int, row: int) -> di
         "x": 0.54 * column,
         "xanchor": "left",
         "align": "left",
-        "y": 1.06 if row == 0 else 0.5,
+        "y": 1.0 if row == 0 else 0.45,
         "yanchor": "top",
         "showarrow": False,
         "font": {"size": 12, "color": "@ink"},

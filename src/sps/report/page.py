@@ -67,7 +67,9 @@ def render(study: Study, checkpoints: bool = True, stamp: str | None = None) -> 
         "figures": markup.safe_json(markup.figure_specs(parts)),
         "palettes": markup.safe_json({"light": LIGHT, "dark": DARK}),
         "rollouts": markup.safe_json(rollouts),
-        "alerts": markup.alerts(_warnings(study), study.all_missing()),  # last: drawing may find more
+        "alerts": markup.alerts(
+            _warnings(study), study.all_missing()
+        ),  # last: drawing may find more
     }
     fields |= {f"{name}_js": text for name, text in scripts.items()}
     return fill(_asset("page.html"), fields)
