@@ -97,14 +97,18 @@ def _look_at(
         run.note(f"checkpoint {folder.name} cannot be loaded ({str(error)[:160]})")
         return None
     looks, at = [], 0
-    for rows in micro_batches(*probe, policy.pad_id, _BUDGET):
+    for rows in micro_batches(probe[0], probe[1], policy.pad_id, _BUDGET):
         logits_NV = _logits(policy.model, rows)
         size = len(logits_NV)
         looks.append(look(logits_NV, None if earlier is None else earlier[at : at + size]))
         at += size
     earlier_N = None if earlier is None else torch.cat([x.earlier_N for x in looks])
-    whole = [torch.cat([getattr(x, f) for x in looks]) for f in ("top_N", "mass_N", "entropy_N")]
-    return Look(*whole, earlier_N)
+    return Look(
+        torch.cat([x.top_N for x in looks]),
+        torch.cat([x.mass_N for x in looks]),
+        torch.cat([x.entropy_N for x in looks]),
+        earlier_N,
+    )
 
 
 def _logits(model: Any, rows: Rows) -> Tensor:

@@ -98,7 +98,7 @@ def paired_passes(
             pass_at_k(np.array([c[q] for q in shared], dtype=int), n, k)
             for c, n in ((a, n_a), (b, n_b))
         ]
-        found = paired(*pair)
+        found = paired(pair[0], pair[1])
         row = {"k": k, "delta": list(found.delta), "verdict": found.verdict, "p": found.p}
         out.append(row)
     return out

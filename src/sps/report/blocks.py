@@ -107,7 +107,8 @@ def smooth(values: Sequence[float | None], window: int) -> list[float | None]:
     half = window // 2
     out: list[float | None] = []
     for i in range(len(values)):
-        near = [v for v in values[max(0, i - half) : i + half + 1] if clean(v) is not None]
+        nearby = values[max(0, i - half) : i + half + 1]
+        near = [v for v in nearby if v is not None and math.isfinite(v)]
         out.append(sum(near) / len(near) if near else None)
     return out
 

@@ -70,7 +70,7 @@ def passk_over_steps(study: Study, diagnoses: Diagnoses) -> list[Figure]:
                 traces.append(entry | {"hovertemplate": "%{y:.1%}"})
     out = []
     for k, data in sorted(by_k.items()):
-        layout = {"xaxis": axis("RL step"), "yaxis": percent_axis(f"Pass@{k}")}
+        layout: dict[str, Any] = {"xaxis": axis("RL step"), "yaxis": percent_axis(f"Pass@{k}")}
         layout["showlegend"] = len(data) > 2
         note = (
             f"Pass@{k} on the validation questions as training goes on, first seed, 95 % intervals."

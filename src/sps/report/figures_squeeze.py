@@ -14,7 +14,7 @@ Diagnoses = dict[str, dict[str, Any]]  # method name -> what diagnose found in i
 def greedy_figure(study: Study, diagnoses: Diagnoses) -> Figure | None:
     """Log-probability of greedy trajectories over training."""
     style = marks(s.name for s in study.subjects)
-    data, shapes = [], []
+    data = []
     for name, found in diagnoses.items():
         rows = [r for r in found.get("greedy") or [] if r["step"] is not None]
         rows = [r for r in rows if r["split"] == "validation"] or rows
@@ -30,7 +30,7 @@ def greedy_figure(study: Study, diagnoses: Diagnoses) -> Figure | None:
         "Mean over validation questions of log p(greedy answer), the paper's measure. Rising "
         "towards 0, the policy grows surer of the one answer it would give anyway: it is squeezed."
     )
-    layout = {"xaxis": axis("RL step"), "yaxis": axis("log p, nats"), "shapes": shapes}
+    layout: dict[str, Any] = {"xaxis": axis("RL step"), "yaxis": axis("log p, nats")}
     layout["showlegend"] = len(data) > 1
     return Figure("greedy", "Greedy log-probability", note, data, layout, height=300)
 
@@ -109,7 +109,7 @@ def concentration_figures(study: Study, diagnoses: Diagnoses) -> list[Figure | N
             bar = {"type": "bar", "name": name, "marker": {"color": f"@{mark.colour}/{shade}"}}
             bar |= {"x": [f"to {r['step']}" for r in steps], "y": [100 * r["moved"] for r in steps]}
             moved.append(bar)
-    share = {"xaxis": axis("RL step"), "yaxis": axis("", tickformat=".1~%")}
+    share: dict[str, Any] = {"xaxis": axis("RL step"), "yaxis": axis("", tickformat=".1~%")}
     share["showlegend"] = len(diagnoses) > 1
     change = {
         "yaxis": axis("points of probability", zeroline=True),

@@ -134,7 +134,7 @@ def verdict_figures(study: Study) -> list[Figure]:
             name = kind.removeprefix("verdict/")
             colour = KIND_COLOURS.get(name, "teal")
             values = smooth([clean(r.get(kind)) or 0.0 for r in records], window)
-            x, rows = _binned(steps, [values])
+            x, rows = _binned(steps, [[v or 0.0 for v in values]])
             area = line(x, rows[0], name, colour, stackgroup="one", fillcolor=f"@{colour}/0.55")
             area["line"]["width"] = 0.6
             area["hovertemplate"] = "%{y:.1%}"
