@@ -1,6 +1,7 @@
 """The report in a real browser: nothing fails, nothing hostile runs, and it stays quick."""
 
 import shutil
+import threading
 import time
 
 import pytest
@@ -11,6 +12,7 @@ from sps.report.export import export_figures
 from sps.report.figures_results import frontier
 from sps.report.page import write_report
 from sps.report.study import load_study
+from sps.report.watch import address, make_server
 
 BROWSER = next(
     (p for n in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(n))), None
@@ -257,6 +259,29 @@ def test_print_has_every_figure(browser, hostile, tmp_path):
         )
         page.wait_for_function(f"{missing}.length === 0")
         assert complaints == []
+
+
+def test_live_page_comes_again_when_the_run_goes_on(browser, tmp_path):
+    run = make_run(tmp_path / "run")
+    server = make_server(run, 0, rest=0.0)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    context = browser.new_context()
+    page = context.new_page()
+    complaints = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", lambda m: m.type == "error" and complaints.append(m.text))
+    page.goto(address(server))
+    page.wait_for_selector("body[data-ready=yes]")
+    assert "the disk is nearly full" not in page.inner_text("body")
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "warning", "step": 7, "time": 1, "text": "the disk is nearly full"}\n')
+    page.wait_for_selector("text=the disk is nearly full", timeout=20_000)
+    assert complaints == []
+    context.close()
+    server.shutdown()
+    thread.join()
+    server.server_close()
 
 
 def test_plots_as_files(tmp_path):

@@ -21,7 +21,7 @@ import numpy as np
 
 from sps.algo.passk import pass_at_k
 
-_WORDS = 256  # of a long text, for the edit distance, whose cost grows with the square
+_WORDS = 1024  # of a long text, for the edit distance, whose cost grows with the square
 
 
 def word_ngrams(text: str, n: int = 3) -> frozenset[tuple[str, ...]]:
@@ -39,14 +39,32 @@ def jaccard(a: frozenset, b: frozenset) -> float:
 
 def edit_similarity(a: Sequence[str], b: Sequence[str]) -> float:
     """1 - Levenshtein distance over the longer length; two empty sequences are alike."""
-    if not a and not b:
-        return 1.0
-    row = list(range(len(b) + 1))
-    for i, x in enumerate(a, 1):
-        diagonal, row[0] = row[0], i
-        for j, y in enumerate(b, 1):
-            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (x != y))
-    return 1 - row[-1] / max(len(a), len(b))
+    longer = max(len(a), len(b))
+    return 1 - levenshtein(a, b) / longer if longer else 1.0
+
+
+def levenshtein(a: Sequence[str], b: Sequence[str]) -> int:
+    """Least insertions, deletions and exchanges from a to b.
+
+    Myers' bit-parallel form (1999): a column of the table is two integers, `up` and `down`, with
+    a bit for each place where the column rises or falls by one.
+    """
+    if not a:
+        return len(b)
+    places: dict[str, int] = {}
+    for i, word in enumerate(a):
+        places[word] = places.get(word, 0) | 1 << i
+    full, last = (1 << len(a)) - 1, 1 << (len(a) - 1)
+    up, down, distance = full, 0, len(a)
+    for word in b:
+        same = places.get(word, 0)
+        straight = same | down
+        cross = (((same & up) + up) ^ up) | same
+        right, left = down | (full & ~(cross | up)), up & cross
+        distance += bool(right & last) - bool(left & last)
+        right, left = (right << 1 | 1) & full, (left << 1) & full
+        up, down = left | (full & ~(straight | right)), right & straight
+    return distance
 
 
 def mean_pairwise(texts: Sequence[str], pairs: int, seed: int = 0) -> tuple[float, float] | None:

@@ -1,6 +1,8 @@
 """Similarities by hand."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sps.diagnose.diversity import (
     distinct_correct,
@@ -8,6 +10,7 @@ from sps.diagnose.diversity import (
     edit_similarity,
     expected_distinct,
     jaccard,
+    levenshtein,
     mean_pairwise,
     word_ngrams,
 )
@@ -35,6 +38,20 @@ def test_jaccard_by_hand():
 )
 def test_edit_similarity_by_hand(a, b, expected):
     assert edit_similarity(a.split(), b.split()) == pytest.approx(expected)
+
+
+def _table_distance(a, b):
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        diagonal, row[0] = row[0], i
+        for j, y in enumerate(b, 1):
+            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (x != y))
+    return row[-1]
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=70), st.lists(st.sampled_from("abc"), max_size=70))
+def test_levenshtein_equals_the_plain_table(a, b):
+    assert levenshtein(a, b) == _table_distance(a, b)
 
 
 def test_pairs_are_all_pairs_or_a_seeded_draw():

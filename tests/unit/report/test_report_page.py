@@ -49,6 +49,8 @@ def test_page_has_every_section_of_a_run(tmp_path):
     wanted |= {"verdicts-0", "greedy", "collision", "likelihood-0", "buckets", "steps-1", "steps-8"}
     wanted |= {"cost", "simulator", "repeated"}
     assert wanted <= set(figures)
+    moved = {t["name"]: t["y"] for t in figures["moved"]["data"]}
+    assert moved == {"made RL": [1.0, 1.0], "made IRL": [-0.5, -0.5]}  # points, as the meter has it
 
 
 def test_page_loads_nothing(hostile_page):

@@ -48,10 +48,10 @@ def test_watch_serves_a_page_that_follows_the_run(served):
     assert f'data-live="{stamp}"' in page
     assert "connect-src 'self'" in page
     with (folder / "metrics.jsonl").open("a") as file:
-        file.write('{"kind": "warning", "step": 7, "time": 1, "text": "something new"}\n')
+        file.write('{"kind": "warning", "step": 7, "time": 1, "text": "the disk is nearly full"}\n')
     _, later = _get(server, "/stamp")
     assert later != stamp
-    assert "something new" in _get(server, "/")[1]
+    assert "the disk is nearly full" in _get(server, "/")[1]
 
 
 def test_watch_answers_only_this_machine_and_only_its_pages(served):
