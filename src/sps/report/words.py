@@ -34,7 +34,7 @@ def _comparison(study: Study) -> list[str]:
                 said.append(_against_base(s, base, one, many, top))
     references = [p["a"] for p in study.paired if base is None or p["a"] != base.name]
     for reference in dict.fromkeys(references):
-        for s in others:
+        for s in sorted(others, key=lambda s: not s.runs):  # trained methods, then other uses
             one, many = pairs.get((reference, s.name, 1)), pairs.get((reference, s.name, top))
             if one and many:
                 said.append(_against(reference, s.name, one, many, top))

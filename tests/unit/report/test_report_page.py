@@ -111,7 +111,6 @@ def test_comparison_has_the_frontier_with_bars_both_ways(tmp_path):
         assert dot["error_y"]["array"] == [pytest.approx(high - mean)]
         assert dot["error_y"]["arrayminus"] == [pytest.approx(mean - low)]
     assert 'id="table-paired-table"' in html
-    assert 'id="table-ablation"' in html
     assert "grpo raised Pass@1 from" in html
     assert "points of Pass@16" in html
 

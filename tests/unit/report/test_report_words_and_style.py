@@ -3,7 +3,7 @@
 import pytest
 
 from sps.report.blocks import Table, clean, percent, smooth
-from sps.report.figures_results import frontier, paired_table
+from sps.report.figures_results import ablation_table, frontier, paired_table
 from sps.report.markup import table
 from sps.report.study import Study, Subject
 from sps.report.style import LIGHT, marks, resolve
@@ -65,6 +65,25 @@ def test_paired_table_has_a_row_for_each_pair_of_methods():
         ("-10.0", "-15.0", "-5.0"),
     ]
     assert len(found.rows) == 3
+
+
+def test_ablation_needs_two_sizes():
+    study = _study()
+    row = {"method": "sps", "keep": 3, "n": 8, "irl_lr": 3e-4, "pass_at_k": {"1": [0.5, 0.4, 0.6]}}
+    study.ablation = [row]
+    assert ablation_table(study) is None
+    study.ablation = [row | {"method": "sps k=1", "keep": 1}, row]
+    found = ablation_table(study)
+    assert found.rows[0] == ["sps k=1", 1, 8, "0.0003", ("50.0", "40.0", "60.0")]
+
+
+def test_frontier_joins_a_run_only_to_other_uses_of_it():
+    study = _study()
+    study.subjects += [Subject("grpo@9", [], study.subjects[1].curve)]
+    study.subjects += [Subject("sps 1e-3", [object()], study.subjects[2].curve)]
+    links = [t for t in frontier(study).data if t["mode"] == "lines"]
+    assert len(links) == 1
+    assert links[0]["line"]["color"] == "@blue/0.55"
 
 
 def test_frontier_needs_two_methods():
