@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sps.diagnose.cost import cost_by_stage
+from sps.diagnose.cost import cost_by_stage, stage_place
 from sps.diagnose.read import RunFolder
 from sps.report.blocks import Figure, Table, axis, band, clean, line, percent_axis, smooth
 from sps.report.study import Study
@@ -158,7 +158,8 @@ def cost_blocks(study: Study) -> list[Figure | Table | None]:
     costs = {name: c for name, c in costs.items() if c["stages"]}
     if not costs:
         return []
-    stages = list(dict.fromkeys(row["stage"] for c in costs.values() for row in c["stages"]))
+    named = {row["stage"] for c in costs.values() for row in c["stages"]}
+    stages = sorted(named, key=lambda stage: (stage_place(stage), stage))
     palette = ("blue", "teal", "violet", "ochre", "red", "green", "rose")
     data = []
     for i, stage in enumerate(stages):
@@ -178,6 +179,13 @@ def cost_blocks(study: Study) -> list[Figure | Table | None]:
         )
     layout = {
         "barmode": "stack",
+        "legend": {
+            "orientation": "h",
+            "x": 0,
+            "y": 1.02,
+            "yanchor": "bottom",
+            "traceorder": "normal",
+        },
         "xaxis": axis("seconds"),
         "yaxis": {"automargin": True, "autorange": "reversed"},
         "hovermode": "closest",

@@ -147,6 +147,16 @@ def test_explorer_draws_whole_groups_up_to_its_limit(tmp_path):
     assert set(sizes) == {4}
 
 
+def test_explorer_shows_fewer_trajectories_where_they_are_long(tmp_path):
+    study = load_study([make_run(tmp_path / "run", steps=10, prompts=3, n=4)])
+    data = explorer_data(study, tokens=100)
+    lengths = np.frombuffer(base64.b64decode(data["column"]["length"]["base64"]), "<u4")
+    assert 4 <= data["shown"] < 120
+    assert data["shown"] % 4 == 0
+    assert lengths.sum() <= 100
+    assert explorer_data(study, tokens=1)["shown"] == 4  # one group always
+
+
 def test_explorer_keeps_probabilities_to_a_twentieth_of_a_nat(tmp_path):
     study = load_study([make_run(tmp_path / "run", steps=2, prompts=1, n=2)])
     data = explorer_data(study)
