@@ -68,7 +68,7 @@ def mass_moved(before: Look, after: Look) -> dict[str, float]:
 
 def checkpoint_squeeze(run: RunFolder, large: bool = False) -> list[dict[str, Any]]:
     """The base, where it is at hand, and each checkpoint: how peaked, what was moved since."""
-    stages = [*_base(run), *run.checkpoints()]
+    stages = [*base_folder(run), *run.checkpoints()]
     probe = _probe(run)
     if probe is None or not stages:
         return []
@@ -143,7 +143,7 @@ def _probe(run: RunFolder) -> list[list] | None:
     return None
 
 
-def _base(run: RunFolder) -> Iterator[tuple[int, Path]]:
+def base_folder(run: RunFolder) -> Iterator[tuple[int, Path]]:
     """The policy the run began with, when it is a folder on this machine."""
     try:
         recipe = load_recipe(run.folder / "recipe.yaml")

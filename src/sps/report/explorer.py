@@ -15,7 +15,7 @@ from sps.report.blocks import clean
 from sps.report.study import Study
 
 MOST_ROWS = 10_000
-MOST_TOKENS = 1_000_000  # in all: long trajectories are shown whole, but fewer of them
+MOST_TOKENS = 600_000  # in all: long trajectories are shown whole, but fewer of them
 _CUT = 16_384  # tokens of one trajectory
 _PROMPT = 4000  # characters of a prompt that are shown
 _KEY = 1_000_000  # step * _KEY + group names a group
