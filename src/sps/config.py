@@ -29,10 +29,10 @@ class BaseTraining(Node):
     """How the embedded policy is made from scratch; its hash names the cached result."""
 
     seed: int = 0
-    steps: Positive = 1000
+    steps: Positive = 3000
     batch: Positive = 128
     lr: Rate = 3e-3
-    solved: Share = 0.3  # share of attempts that reach the target; the rest are legal but aimless
+    solved: Share = 0.5  # share of attempts that reach the target; the rest are legal but aimless
     hidden: Positive = 96
     layers: Positive = 3
     heads: Positive = 4

@@ -92,9 +92,7 @@ def _finish(parts: Parts, run: Run) -> Scores | None:
     if not recipe.evaluation.final:
         return None
     step = _select(parts, run)
-    if step != recipe.rl.steps:
-        load_weights(parts.policy, checkpoint_path(run.folder, step))
-        parts.engine.load_weights(parts.policy.model)
+    use_checkpoint(parts, run, step)
     scores = measure(parts, run, "test", run.test, recipe.evaluation.n, step)
     run.track.log("done", recipe.rl.steps, selected=step)
     return scores
@@ -110,12 +108,17 @@ def _select(parts: Parts, run: Run) -> int:
     if recipe.evaluation.select == "paper":  # on the test set itself, as the paper did
         scores = {}
         for step in sorted(saved):
-            load_weights(parts.policy, checkpoint_path(run.folder, step))
-            parts.engine.load_weights(parts.policy.model)
+            use_checkpoint(parts, run, step)
             name = f"select-{step:06d}"
             scores[step] = measure(parts, run, name, run.test, recipe.evaluation.n, step)
     best = {step: s.pass_at_k(1)[0] for step, s in scores.items() if step in saved}
     return max(best, key=lambda step: (best[step], -step)) if best else recipe.rl.steps
+
+
+def use_checkpoint(parts: Parts, run: Run, step: int) -> None:
+    """Go on with the weights that were saved after a step."""
+    load_weights(parts.policy, checkpoint_path(run.folder, step))
+    parts.engine.load_weights(parts.policy.model)
 
 
 def measure(
