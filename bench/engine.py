@@ -22,12 +22,12 @@ def main() -> None:
     for n, repeats in ((8, 15), (128, 5)):
         prompts = [policy.encode(p.question) for p in problems[:16]]
 
-        def native(prompts=prompts, n=n) -> float:  # noqa: ANN001
+        def native(prompts=prompts, n=n) -> float:
             requests = [Request(i, ids, tuple(range(n))) for i, ids in enumerate(prompts)]
             done = engine.generate(requests, Sampling(n, NEW, seed=1))
             return float(sum(len(c.ids) for c in done))
 
-        def generate(prompts=prompts, n=n) -> float:  # noqa: ANN001
+        def generate(prompts=prompts, n=n) -> float:
             return _generate(policy, torch.tensor(prompts).repeat_interleave(n, 0))
 
         rates = alternate({"native": native, "generate": generate}, repeats)
@@ -35,7 +35,7 @@ def main() -> None:
     report("engine", rows)
 
 
-def _generate(policy, ids) -> float:  # noqa: ANN001
+def _generate(policy, ids) -> float:
     out = policy.model.generate(
         ids,
         attention_mask=torch.ones_like(ids),

@@ -39,7 +39,7 @@ def main() -> None:
     report("rl_step", [row("RL step, embedded policy, 16 x 8", rates, "steps/s")])
 
 
-def _trl(recipe, folder):  # noqa: ANN001, ANN202
+def _trl(recipe, folder):
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
@@ -49,7 +49,7 @@ def _trl(recipe, folder):  # noqa: ANN001, ANN202
     task = make_task(recipe)
     problems = {p.question: p for p in task.problems("train")}
 
-    def reward(prompts, completions, **_):  # noqa: ANN001, ANN003, ANN202
+    def reward(prompts, completions, **_):
         pairs = zip(prompts, completions, strict=True)
         return [task.judge(problems[p], text, True).reward for p, text in pairs]
 

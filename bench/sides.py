@@ -60,7 +60,9 @@ def report(name: str, rows: list[dict[str, Any]]) -> None:
         print(f"{r['what']:<34} {medians} {r['unit']}")
         for other, ratio in r["ratio"].items():
             spread = f"[{ratio['low']:.2f}, {ratio['high']:.2f}]"
-            print(f"{'':<34} {first} is {ratio['median']:.2f}x {other} {spread}, {r['repeats']} turns")
+            print(
+                f"{'':<34} {first} is {ratio['median']:.2f}x {other} {spread}, {r['repeats']} turns"
+            )
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps({**machine(), "rows": rows}, indent=1) + "\n")
 

@@ -14,7 +14,6 @@ from sps.config import CountdownTask, Recipe, dump_recipe, load_recipe
 from sps.data.sampler import Sampler
 from sps.errors import UserError
 from sps.evaluate.scores import read_scores
-from sps.loop import Run
 from sps.phases import Parts
 from sps.phases.irl import make_irl_optimizer
 from sps.policy import tiny
@@ -23,6 +22,7 @@ from sps.policy.load import Policy, load_policy
 from sps.policy.meter import Probe
 from sps.policy.update import make_optimizer
 from sps.rollout.native import NativeEngine
+from sps.run import Run
 from sps.store.rollouts import RolloutStore
 from sps.tasks.countdown import Countdown
 from sps.track import Listener, Track, read_records
@@ -66,7 +66,9 @@ def make_policy(recipe: Recipe, path: str | None = None) -> Policy:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     elif device == "cuda" and not torch.cuda.is_available():
-        raise UserError("model.device: cuda is asked for but there is no CUDA device; use auto or cpu")
+        raise UserError(
+            "model.device: cuda is asked for but there is no CUDA device; use auto or cpu"
+        )
     if path is None and model.path is None:
         path = str(ensure_base(recipe))
     gguf = model.gguf if path is None else None
@@ -135,7 +137,9 @@ def _claim(recipe: Recipe, folder: Path, resume: bool) -> Path | None:
         if written.exists():
             _same_run(recipe, folder, resume)
         elif any(folder.iterdir()) and not resume:
-            raise UserError(f"{folder}: this folder holds other files; choose an empty one with --out")
+            raise UserError(
+                f"{folder}: this folder holds other files; choose an empty one with --out"
+            )
         draft = folder / "recipe.yaml.draft"
         draft.write_text(dump_recipe(recipe), encoding="utf-8")
         draft.rename(written)
@@ -147,8 +151,8 @@ def _claim(recipe: Recipe, folder: Path, resume: bool) -> Path | None:
 def _same_run(recipe: Recipe, folder: Path, resume: bool) -> None:
     if not resume:
         raise UserError(
-            f"{folder}: this folder already holds a run. Continue it with --resume, or choose another "
-            "folder with --out"
+            f"{folder}: this folder already holds a run. Continue it with --resume, or choose "
+            "another folder with --out"
         )
     before = load_recipe(folder / "recipe.yaml")
     changed = list(_differences(before.model_dump(), recipe.model_dump()))

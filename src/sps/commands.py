@@ -30,15 +30,15 @@ _QUICK = [
 
 
 def run_demo(out: Path, seeds: int, quick: bool, again: bool) -> None:
-    """Base, GRPO, SPS at the paper's and at a tuned learning rate, early-stopped and hotter GRPO."""
+    """Base, GRPO, SPS at the paper's and a tuned learning rate, early-stopped and hotter GRPO."""
     if again and (out / "results.json").exists():
         shutil.rmtree(out)
     names = ["countdown_grpo.yaml", "countdown_sps.yaml", "countdown_sps_paper.yaml"]
     recipes = [recipes_folder() / "demo" / name for name in names]
     early, hot = ("10,20", "1.5") if quick else ("50,100,200", "1.2,1.5")
     console.print(
-        "Countdown: reach a target from four numbers. A small policy has seen aimless attempts; RL\n"
-        "sharpens it. Watch Pass@1 rise and Pass@128 fall, and what SPS does about it.\n"
+        "Countdown: reach a target from four numbers. A small policy has seen aimless attempts;\n"
+        "RL sharpens it. Watch Pass@1 rise and Pass@128 fall, and what SPS does about it.\n"
     )
     run_compare(recipes, 1 if quick else seeds, out, early, hot, 0, _QUICK if quick else [])
 
@@ -127,14 +127,14 @@ def _cell(interval: list[float]) -> str:
 def _named(recipes: list[Recipe]) -> dict[str, Recipe]:
     named = {recipe.name: recipe for recipe in recipes}
     if len(named) < len(recipes):
-        raise UserError("two of the recipes have the same `name`; the table could not tell them apart")
+        raise UserError(
+            "two of the recipes have the same `name`; the table could not tell them apart"
+        )
     return named
 
 
-def _extras(
-    first: str, recipes: dict[str, Recipe], early: str, hot: str
-) -> dict[str, list[Extra]]:
-    """Early stops and hotter sampling of the first method: what costs nothing and must be beaten."""
+def _extras(first: str, recipes: dict[str, Recipe], early: str, hot: str) -> dict[str, list[Extra]]:
+    """Early stops and hotter sampling of the first method: free, and so to be beaten."""
     recipe = recipes[first]
     steps = [int(_number(x, "--early")) for x in early.split(",") if x]
     for step in steps:

@@ -98,7 +98,8 @@ def run_job(job: Job) -> Summaries:
         return json.loads(written.read_text())
     # Imported here: the parent process never needs torch.
     from sps.build import open_run
-    from sps.loop import measure, train, use_checkpoint
+    from sps.loop import train
+    from sps.run import measure, use_checkpoint
 
     parts, run = open_run(job.recipe, job.folder, resume=(job.folder / "recipe.yaml").exists())
     n = job.recipe.evaluation.n

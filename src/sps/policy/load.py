@@ -42,8 +42,8 @@ class Policy:
             return tuple(self.tokenizer(prompt)["input_ids"])
         if not getattr(self.tokenizer, "chat_template", None):
             raise UserError(
-                f"{self.source}: its tokenizer has no chat template; choose another prompt template "
-                "for the task (task.template: plain, qwen_boxed or r1)"
+                f"{self.source}: its tokenizer has no chat template; choose another prompt "
+                "template for the task (task.template: plain, qwen_boxed or r1)"
             )
         ids = self.tokenizer.apply_chat_template(
             prompt, add_generation_prompt=True, tokenize=True, return_dict=True

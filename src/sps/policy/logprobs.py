@@ -1,6 +1,6 @@
-"""Log-probabilities of given completions, without ever holding [tokens x vocabulary] for all tokens.
+"""Log-probabilities of given completions, never holding [tokens x vocabulary] for all tokens.
 
-Axes: B sequences, L prompt + completion tokens, T completion tokens, N completion tokens of all rows.
+Axes: B sequences, L prompt + completion tokens, T completion tokens, N those of all rows.
 """
 
 from __future__ import annotations
@@ -42,11 +42,13 @@ def micro_batches(
     while at < len(order):
         size = max(1, budget // int(length_B[order[at]]))
         which = np.sort(order[at : at + size])
-        yield _rows([prompts[i] for i in which], [completions[i] for i in which], which, pad_id, device)
+        yield _rows(
+            [prompts[i] for i in which], [completions[i] for i in which], which, pad_id, device
+        )
         at += size
 
 
-def _rows(prompts, completions, which, pad_id, device) -> Rows:  # noqa: ANN001
+def _rows(prompts, completions, which, pad_id, device) -> Rows:
     width = max(len(p) + len(c) for p, c in zip(prompts, completions, strict=True))
     tokens = max(len(c) for c in completions)
     ids_BL = np.full((len(which), width), pad_id, dtype=np.int64)
@@ -87,7 +89,7 @@ def token_logprobs(
     return _rectangle(logp_N, rows.mask_BT), _rectangle(entropy_N, rows.mask_BT)
 
 
-def _chosen(hidden_ND, target_N, head, cap, temperature, entropy_grad):  # noqa: ANN001, ANN202
+def _chosen(hidden_ND, target_N, head, cap, temperature, entropy_grad):
     logits_NV = head(hidden_ND).float()
     if cap:
         logits_NV = torch.tanh(logits_NV / cap) * cap
