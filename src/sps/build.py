@@ -21,6 +21,7 @@ from sps.policy.checkpoint import latest_checkpoint, load_trainer
 from sps.policy.load import Policy, load_policy
 from sps.policy.meter import Probe
 from sps.policy.update import make_optimizer
+from sps.rollout import RolloutEngine, fused
 from sps.rollout.native import NativeEngine
 from sps.run import Run
 from sps.store.rollouts import RolloutStore
@@ -75,6 +76,16 @@ def make_policy(recipe: Recipe, path: str | None = None) -> Policy:
     return load_policy(path or str(model.path), gguf, model.dtype, device)
 
 
+def make_engine(policy: Policy, max_rows: int) -> RolloutEngine:
+    """The native engine: replayed graphs where there is a GPU and the model is of a known shape."""
+    arguments = (policy.model, policy.eos_ids, policy.pad_id, max_rows)
+    if policy.model.device.type == "cuda" and fused.supports(policy.model):
+        from sps.rollout.cuda import CudaEngine
+
+        return CudaEngine(*arguments)
+    return NativeEngine(*arguments)
+
+
 def ensure_base(
     recipe: Recipe, progress: BaseProgress = lambda step, of, loss: None, again: bool = False
 ) -> Path:
@@ -117,7 +128,7 @@ def _parts(recipe: Recipe, folder: Path, policy: Policy, task: Countdown, train:
         recipe=recipe,
         policy=policy,
         reference=reference,
-        engine=NativeEngine(policy.model, policy.eos_ids, policy.pad_id, recipe.rollout.max_rows),
+        engine=make_engine(policy, recipe.rollout.max_rows),
         verifier=InlineVerifier(task.judge),
         task=task,
         train=train,

@@ -77,7 +77,7 @@ def load_policy(
     logging.disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(where, **extra)
-        model = AutoModelForCausalLM.from_pretrained(where, dtype=getattr(torch, dtype), **extra)
+        model = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32, **extra)
     except (OSError, ValueError, ImportError, KeyError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise UserError(f"model.path: {where} cannot be loaded: {first}") from None
@@ -88,4 +88,6 @@ def load_policy(
             f"model.path: {where}: the tokenizer has {len(tokenizer)} tokens but the model embeds "
             f"only {model.get_input_embeddings().num_embeddings}; they do not belong together"
         )
+    # Weights stay in float32, so that small updates are kept; only the computation is rounded.
+    model.compute_dtype = getattr(torch, dtype)
     return Policy(model.to(device).eval(), tokenizer, where)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-_LOGITS_AT_ONCE = 2**26  # numbers in the largest logits tensor: 256 MiB in float32
+_LOGITS_AT_ONCE = 2**28  # numbers in the largest logits tensor: 512 MiB in bf16
 
 
 @dataclass(frozen=True)
@@ -74,19 +74,35 @@ def token_logprobs(
 
     Both are of the distribution that was sampled from: logits divided by the temperature.
     """
-    hidden_BLD = model.base_model(input_ids=rows.ids_BL, use_cache=False).last_hidden_state
-    hidden_ND = hidden_BLD[rows.place]
+    with compute(model):
+        hidden_BLD = model.base_model(input_ids=rows.ids_BL, use_cache=False).last_hidden_state
+        logp_N, entropy_N = _head(model, hidden_BLD[rows.place], rows, temperature, entropy_grad)
+    return _rectangle(logp_N, rows.mask_BT), _rectangle(entropy_N, rows.mask_BT)
+
+
+def compute(model: Any) -> Any:
+    """Autocast to the dtype the policy computes in; its weights stay in float32."""
+    kind = getattr(model, "compute_dtype", torch.float32)
+    return torch.autocast(model.device.type, kind, enabled=kind != torch.float32)
+
+
+def _head(
+    model: Any, hidden_ND: Tensor, rows: Rows, temperature: float, entropy_grad: bool
+) -> tuple[Tensor, Tensor]:
     head, cap = model.get_output_embeddings(), _softcap(model)
-    vocabulary = head.weight.shape[0]
-    size = max(1, _LOGITS_AT_ONCE // vocabulary)
+    if hidden_ND.is_cuda and torch.is_autocast_enabled() and not cap and head.bias is None:
+        from sps.policy.fused_head import chosen  # needs triton, which CPUs may lack
+
+        return chosen(hidden_ND, head.weight, rows.target_N, temperature, _LOGITS_AT_ONCE)
+    size = max(1, _LOGITS_AT_ONCE // head.weight.shape[0])
     pieces = list(zip(hidden_ND.split(size), rows.target_N.split(size), strict=True))
     arguments = (head, cap, temperature, entropy_grad)
     if len(pieces) == 1:
-        outs = [_chosen(*pieces[0], *arguments)]
-    else:  # logits of a piece live only while it is worked on, forwards and backwards
-        outs = [checkpoint(_chosen, h, t, *arguments, use_reentrant=False) for h, t in pieces]
+        return _chosen(*pieces[0], *arguments)
+    # Logits of a piece live only while it is worked on, forwards and backwards.
+    outs = [checkpoint(_chosen, h, t, *arguments, use_reentrant=False) for h, t in pieces]
     logp_N, entropy_N = (torch.cat(part) for part in zip(*outs, strict=True))
-    return _rectangle(logp_N, rows.mask_BT), _rectangle(entropy_N, rows.mask_BT)
+    return logp_N, entropy_N
 
 
 def _chosen(hidden_ND, target_N, head, cap, temperature, entropy_grad):

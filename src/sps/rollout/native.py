@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sps.errors import UserError
 from sps.rollout import attention, fused
-from sps.rollout.sampling import draw, uniforms
+from sps.rollout.sampling import draw, row_keys, uniforms
 from sps.types import Completion, Request, Sampling
 
 _DROP_BELOW = 0.75  # drop finished rows once the live ones are fewer than this share
@@ -140,7 +140,8 @@ class _Rows:
         """One random number a row for this position; drawn in blocks."""
         if self._uniforms is None or at >= self._from + self._uniforms.shape[1]:
             block = min(256, self.sampling.max_new_tokens - at)
-            numbers = uniforms(self.sampling.seed, self.index_B, self.sample_B, at, block)
+            key_B = row_keys(self.sampling.seed, self.index_B, self.sample_B)
+            numbers = uniforms(key_B, at, block)
             self._uniforms, self._from = numbers.to(self.device), at
         return self._uniforms[:, at - self._from]
 
