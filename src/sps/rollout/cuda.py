@@ -231,7 +231,7 @@ class _State:
         self.logprobs_ST[slot, at] = torch.where(live, logprob_B, self.logprobs_ST[slot, at])
         end = (token_B[:, None] == eos).any(-1)
         self.ended[some] |= live & end
-        self.token[some] = torch.where(live, token_B, 0)
+        self.token[some] = torch.where(live, token_B, self.token[some])
         self.own[some] = torch.where(live, at.int(), self.own[some])
         self.live[some] = (live & ~end & (at + 1 < self.limit[some])).int()
 
