@@ -206,10 +206,16 @@ def judge(problem: Problem, text: str, finished: bool = True) -> Verdict:
     except ZeroDivisionError:
         return Verdict("wrong", 0.0, "division_by_zero")
     if detail:
-        return Verdict("wrong", 0.0, detail, str(value))
+        return Verdict("wrong", 0.0, detail, _shown(value))
     if value != target:
-        return Verdict("wrong", 0.0, "wrong_target", str(value))
+        return Verdict("wrong", 0.0, "wrong_target", _shown(value))
     return Verdict("correct", 1.0, "correct", str(value))
+
+
+def _shown(value: Fraction) -> str:
+    # Python refuses to write out integers of thousands of digits.
+    size = max(value.numerator.bit_length(), value.denominator.bit_length())
+    return str(value) if size <= 200 else "huge"
 
 
 class _Malformed(Exception):
