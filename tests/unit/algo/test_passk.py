@@ -132,7 +132,7 @@ def test_pairing_finds_what_overlapping_intervals_hide():
     assert paired(a, b).verdict == "better"
 
 
-# Coverage: in 2000 repetitions of a true 95 % interval the share that holds the truth has a deviation
+# Coverage: in 2000 repetitions of a true 95 % interval the share that holds the truth has an error
 # of sqrt(.95 * .05 / 2000) = 0.5 points. The bounds below are 93 % and 98 %: four of them
 # under, six over (intervals may be a little wide, never narrow).
 
