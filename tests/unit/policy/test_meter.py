@@ -90,7 +90,7 @@ def test_a_usual_lr_is_not(own_policy, ragged):
 
 def test_in_bfloat16_the_papers_lr_leaves_nearly_every_weight(own_policy, ragged):
     # Neighbouring bfloat16 numbers are 2**-8 apart relatively: a change of 2e-9 rounds away, except
-    # for weights that are nearly zero themselves: here the 32 of the padding token's embedding, which
+    # for weights that are nearly zero themselves: here the 32 of the padding token, which
     # start at 0, and next to none of those drawn with deviation 0.2.
     own_policy.model.to(torch.bfloat16)
     got = step_at(own_policy, ragged, lr=5e-10)
