@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -405,3 +406,28 @@ def test_a_folder_in_use_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write the run folder"):
         open_run(recipe_of(), tmp_path / "file")
+
+
+def test_a_resumed_run_selects_what_the_whole_one_did(tmp_path):
+    recipe = recipe_of(
+        rl__lr=0.03, evaluation__select="honest", evaluation__every=2, evaluation__final=True
+    )
+    _, whole, scores = run(recipe, tmp_path / "whole")
+    with pytest.raises(Killed):
+        run(recipe, tmp_path / "run", listeners=[kill_at("rl", 5)])
+    _, resumed, again = run(recipe, tmp_path / "run", resume=True)
+    assert {s: x.summary() for s, x in resumed.scores.items()} == {
+        s: x.summary() for s, x in whole.scores.items()
+    }
+    assert again.summary() == scores.summary()
+    assert told(tmp_path / "run")[-1]["selected"] == told(tmp_path / "whole")[-1]["selected"] != 6
+
+
+def test_the_embedded_policy_is_made_once_and_named_by_what_made_it(tmp_path):
+    first = Path(open_run(recipe_of(), tmp_path / "a")[0].policy.source)
+    written = (first / "model.safetensors").stat().st_mtime_ns
+    second = Path(open_run(recipe_of(rl__steps=9), tmp_path / "b")[0].policy.source)
+    assert second == first
+    assert (first / "model.safetensors").stat().st_mtime_ns == written
+    other = recipe_of(model__base={**BASE, "steps": 3})
+    assert Path(open_run(other, tmp_path / "c")[0].policy.source) != first
