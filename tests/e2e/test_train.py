@@ -194,6 +194,13 @@ def learnt(folder):
     return [r for r in told(folder) if r["kind"] in ("rl", "irl")]
 
 
+def test_irl_that_moves_nothing_is_plain_rl(tmp_path):
+    # IRL draws no random number of the RL phases: at a rate of 0 the rest of the run is the same.
+    run(recipe_of(irl__lr=0.0), tmp_path / "sps")
+    run(recipe_of(irl__steps=0), tmp_path / "plain")
+    assert same_weights(weights(tmp_path / "sps"), weights(tmp_path / "plain"))
+
+
 class Killed(Exception):
     pass
 
