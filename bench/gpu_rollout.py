@@ -40,7 +40,7 @@ def build(shape: dict) -> torch.nn.Module:
     return model
 
 
-def floor_seconds(model, rows: int, groups: int, prompt: int, new: int, bandwidth: float) -> float:  # noqa: ANN001
+def floor_seconds(model, rows: int, groups: int, prompt: int, new: int, bandwidth: float) -> float:
     """Time to read weights once a step and each key and value that a row sees, bf16."""
     c = model.config
     width = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads

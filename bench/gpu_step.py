@@ -27,7 +27,7 @@ from sps.types import Problem, Verdict
 from sps.verify import InlineVerifier
 
 
-def make_parts(model, folder: Path, prompt: int, new: int, micro_tokens: int) -> Parts:  # noqa: ANN001
+def make_parts(model, folder: Path, prompt: int, new: int, micro_tokens: int) -> Parts:
     """A run over random prompts of one length; half of the completions count as correct."""
     rng = np.random.default_rng(0)
     problems = [Problem(str(i), "", "") for i in range(512)]
@@ -39,7 +39,9 @@ def make_parts(model, folder: Path, prompt: int, new: int, micro_tokens: int) ->
         },
         "bench",
     )
-    tokenizer = SimpleNamespace(decode=lambda ids, **_: str(ids[-1] % 2), pad_token_id=0, eos_token_id=-1)
+    tokenizer = SimpleNamespace(
+        decode=lambda ids, **_: str(ids[-1] % 2), pad_token_id=0, eos_token_id=-1
+    )
     model.generation_config.eos_token_id = model.config.eos_token_id = -1
     policy = Policy(model, tokenizer, "bench")
 

@@ -49,6 +49,8 @@ def open_run(
     if checkpoint:
         _restore(parts, run, checkpoint)
     else:
+        if resume:  # killed before its first checkpoint
+            _forget(parts, run)
         parts.probe = make_probe(parts, splits["validation"])
     return parts, run
 
@@ -191,6 +193,10 @@ def _restore(parts: Parts, run: Run, checkpoint: Path) -> None:
         parts.irl_optimizer.load_state_dict(tensors["irl_optimizer"])
     prompts, completions = ([t.numpy() for t in part] for part in tensors["probe"])
     parts.probe = _probe(parts, prompts, completions)
+    _forget(parts, run)
+
+
+def _forget(parts: Parts, run: Run) -> None:
     parts.store.forget_after(run.start)
     run.track.forget_after(run.start)
     _forget_evals(run)

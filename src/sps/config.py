@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -300,7 +300,7 @@ def _override(tree: dict[str, Any], item: str) -> None:
         if not isinstance(child, dict):
             raise UserError(f"--set {item}: {part} is a value, not a group of keys")
         node = child
-    if last == "type" and node.get("type") != parsed:
+    if last == "type" and node.get("type", parsed) != parsed:
         node.clear()
     if isinstance(parsed, dict) and isinstance(node.get(last), dict):
         parsed = _merge(node[last], parsed)
@@ -314,6 +314,8 @@ class _Loader(yaml.SafeLoader):
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                continue  # refused with its line by the call below
             if key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {key!r} is given twice", key_node.start_mark

@@ -52,7 +52,12 @@ def irl_phase(parts: Parts, phase: Phase) -> Iterator[Metrics]:
 def irl_every(parts: Parts) -> int:
     """RL steps in a phase: as set, or one pass over the training problems."""
     recipe = parts.recipe
-    return recipe.irl.every or max(1, -(-len(parts.train) // recipe.rollout.prompts))
+    every = recipe.irl.every or max(1, -(-len(parts.train) // recipe.rollout.prompts))
+    if recipe.irl.steps:
+        return every
+    # Plain RL: where a phase ends must not cut short what is drawn for several steps at once.
+    rounds = recipe.rl.algorithm.steps_per_generation
+    return -(-every // rounds) * rounds
 
 
 def select(parts: Parts, first: int, last: int, rng: np.random.Generator) -> set[Key]:

@@ -43,7 +43,8 @@ def load_weights(policy: Policy, folder: Path) -> None:
 
 def latest_checkpoint(folder: Path) -> Path | None:
     """The newest whole checkpoint of a run, or None."""
-    found = sorted(p for p in folder.glob("step-*") if (p / "trainer.json").exists())
+    whole = (p for p in folder.glob("step-*") if p.suffix != ".draft")
+    found = sorted(p for p in whole if (p / "trainer.json").exists())
     return found[-1] if found else None
 
 

@@ -52,7 +52,9 @@ class CudaEngine:
         done: set[tuple[int, int]] = set()
         while True:
             left = [
-                Request(r.index, r.prompt_ids, tuple(s for s in r.samples if (r.index, s) not in done))
+                Request(
+                    r.index, r.prompt_ids, tuple(s for s in r.samples if (r.index, s) not in done)
+                )
                 for r in requests
             ]
             try:
@@ -144,7 +146,12 @@ class CudaEngine:
         rows = min(self.max_rows, sum(len(r.samples) for r in requests))
         size = 1 << (rows - 1).bit_length()
         old = self.room
-        if old and old.size >= size and old.longest >= longest and old.new >= sampling.max_new_tokens:
+        if (
+            old
+            and old.size >= size
+            and old.longest >= longest
+            and old.new >= sampling.max_new_tokens
+        ):
             old.limit = sampling.max_new_tokens
             return old
         if old:

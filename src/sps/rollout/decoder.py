@@ -98,6 +98,8 @@ class Decoder:
     def _joined(self, parts: list[Tensor]) -> Tensor:
         """Room for bf16 copies, one after another; `refresh` fills it."""
         rows = sum(len(part) for part in parts)
-        room = torch.empty((rows, *parts[0].shape[1:]), dtype=torch.bfloat16, device=parts[0].device)
+        room = torch.empty(
+            (rows, *parts[0].shape[1:]), dtype=torch.bfloat16, device=parts[0].device
+        )
         self.copies += zip(room.split([len(part) for part in parts]), parts, strict=True)
         return room

@@ -88,11 +88,10 @@ class RolloutStore:
         keys = zip(*(table[c].to_pylist() for c in ("step", "group", "sample")), strict=True)
         flags = pa.array([key in kept for key in keys])
         table = table.set_column(SCHEMA.get_field_index("kept"), "kept", flags)
-        self._write(
-            self.folder / f"phase-{first:06d}-{last:06d}.parquet", table.sort_by("mean_logprob")
-        )
-        for path in self.folder.glob("step-*.parquet"):
-            if first <= _range(path)[0] <= last:
+        merged = self.folder / f"phase-{first:06d}-{last:06d}.parquet"
+        self._write(merged, table.sort_by("mean_logprob"))
+        for path in [*self.folder.glob("*.parquet")]:
+            if path != merged and first <= _range(path)[0] <= _range(path)[1] <= last:
                 path.unlink()
 
     def forget_after(self, step: int) -> None:
@@ -108,15 +107,10 @@ class RolloutStore:
                 path.unlink()
 
     def _files(self) -> list[Path]:
-        """Phase files, and step files that none covers (a merge may have been cut short)."""
-        phases = sorted(self.folder.glob("phase-*.parquet"))
-        covered = [_range(p) for p in phases]
-        steps = [
-            p
-            for p in sorted(self.folder.glob("step-*.parquet"))
-            if not any(first <= _range(p)[0] <= last for first, last in covered)
-        ]
-        return phases + steps
+        """The files that no phase file covers (a merge or a cut may have been cut short)."""
+        files = sorted(self.folder.glob("*.parquet"))
+        phases = [p for p in files if p.name.startswith("phase-")]
+        return [p for p in files if not any(_covers(phase, p) for phase in phases)]
 
     def _write(self, path: Path, table: pa.Table) -> None:
         draft = path.with_suffix(".draft")
@@ -155,6 +149,11 @@ def _row(r: Rollout) -> dict:
         "answer": verdict.answer,
         "kept": False,
     }
+
+
+def _covers(phase: Path, path: Path) -> bool:
+    (first, last), (begin, end) = _range(phase), _range(path)
+    return phase != path and first <= begin <= end <= last
 
 
 def _range(path: Path) -> tuple[int, int]:
