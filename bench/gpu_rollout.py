@@ -1,4 +1,4 @@
-"""Rollout tokens/s on a GPU, log-probabilities included: the native engine, and what it could do."""
+"""Rollout tokens/s on a GPU, log-probabilities included, against the bandwidth floor."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from sps.rollout.cuda import CudaEngine
 from sps.types import Request, Sampling
 
-SMOLLM2 = dict(
-    model_type="llama", vocab_size=49152, hidden_size=576, num_hidden_layers=30,
-    num_attention_heads=9, num_key_value_heads=3, intermediate_size=1536,
-    max_position_embeddings=8192, rope_theta=100000.0, tie_word_embeddings=True,
-)  # fmt: skip
-QWEN15 = dict(
-    model_type="qwen2", vocab_size=151936, hidden_size=1536, num_hidden_layers=28,
-    num_attention_heads=12, num_key_value_heads=2, intermediate_size=8960,
-    max_position_embeddings=4096, rope_theta=10000.0, tie_word_embeddings=True,
-)  # fmt: skip
+SMOLLM2 = {
+    "model_type": "llama", "vocab_size": 49152, "hidden_size": 576, "num_hidden_layers": 30,
+    "num_attention_heads": 9, "num_key_value_heads": 3, "intermediate_size": 1536,
+    "max_position_embeddings": 8192, "rope_theta": 100000.0, "tie_word_embeddings": True,
+}  # fmt: skip
+QWEN15 = {
+    "model_type": "qwen2", "vocab_size": 151936, "hidden_size": 1536, "num_hidden_layers": 28,
+    "num_attention_heads": 12, "num_key_value_heads": 2, "intermediate_size": 8960,
+    "max_position_embeddings": 4096, "rope_theta": 10000.0, "tie_word_embeddings": True,
+}  # fmt: skip
 WORK = [  # name, shape, prompts, samples, prompt tokens, new tokens
     ("SmolLM2 128", SMOLLM2, 16, 8, 100, 256),
     ("SmolLM2 512", SMOLLM2, 64, 8, 100, 256),

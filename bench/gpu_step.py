@@ -20,8 +20,8 @@ from sps.phases import Parts
 from sps.phases.irl import irl_phase
 from sps.phases.rl import rl_phase
 from sps.phases.schedule import Phase
-from sps.policy.load import Policy
-from sps.policy.update import make_optimizer
+from sps.policy.load import Policy, prepare_training
+from sps.policy.update import Budget, make_optimizer
 from sps.store.rollouts import RolloutStore
 from sps.types import Problem, Verdict
 from sps.verify import InlineVerifier
@@ -59,21 +59,25 @@ def make_parts(model, folder: Path, prompt: int, new: int, micro_tokens: int) ->
         sampler=Sampler(len(problems), 0),
         store=RolloutStore(folder),
         optimizer=make_optimizer(model, 5e-7, (0.9, 0.999), 1e-8, 0.0),
+        budget=Budget(micro_tokens),
     )
     for p in problems:
         parts.prompts[p.id] = tuple(rng.integers(5, 40000, prompt).tolist())
     return parts
 
 
-def measure(name: str, shape: dict, prompt: int, new: int, steps: int, micro: int) -> dict:
+def measure(
+    name: str, shape: dict, prompt: int, new: int, steps: int, micro: int, compiled: bool
+) -> dict:
     """Median seconds of a step after two of warm-up, and of an IRL phase."""
     torch.cuda.reset_peak_memory_stats()
     model = build(shape)
+    prepare_training(model, checkpointing=False, compiled=compiled)
     with tempfile.TemporaryDirectory() as folder:
         parts = make_parts(model, Path(folder), prompt, new, micro)
         draws, updates, whole = [], [], []
         began = time.perf_counter()
-        for step, metrics in rl_phase(parts, Phase(1, 1, steps, irl=True)):
+        for step, metrics, _ in rl_phase(parts, Phase(1, 1, steps, irl=True)):
             torch.cuda.synchronize()
             if step > 2:
                 whole.append(time.perf_counter() - began)
@@ -82,7 +86,7 @@ def measure(name: str, shape: dict, prompt: int, new: int, steps: int, micro: in
             began = time.perf_counter()
         torch.cuda.synchronize()
         began = time.perf_counter()
-        irl = [m for m in irl_phase(parts, Phase(1, 1, steps, irl=True))]
+        irl = list(irl_phase(parts, Phase(1, 1, steps, irl=True)))
         torch.cuda.synchronize()
         irl_seconds = time.perf_counter() - began
     step = float(np.median(whole))
@@ -104,10 +108,14 @@ def measure(name: str, shape: dict, prompt: int, new: int, steps: int, micro: in
 def main() -> None:
     """SmolLM2 and Qwen2.5-1.5B shapes."""
     which = sys.argv[1] if len(sys.argv) > 1 else ""
-    if which in ("", "smollm2"):
-        measure("SmolLM2 shape, 16 x 8, prompt 100, 256 new", SMOLLM2, 100, 256, 12, 49152)
-    if which in ("", "qwen"):
-        measure("Qwen2.5-1.5B shape, 16 x 8, prompt 200, 512 new", QWEN15, 200, 512, 6, 16384)
+    for compiled in (False, True):
+        how = ", compiled" if compiled else ""
+        if which in ("", "smollm2"):
+            name = f"SmolLM2 shape, 16 x 8, prompt 100, 256 new{how}"
+            measure(name, SMOLLM2, 100, 256, 12, 49152, compiled)
+        if which in ("", "qwen"):
+            name = f"Qwen2.5-1.5B shape, 16 x 8, prompt 200, 512 new{how}"
+            measure(name, QWEN15, 200, 512, 5, 16384, compiled)
 
 
 if __name__ == "__main__":

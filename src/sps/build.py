@@ -18,9 +18,9 @@ from sps.phases import Parts
 from sps.phases.irl import make_irl_optimizer
 from sps.policy import tiny
 from sps.policy.checkpoint import latest_checkpoint, load_trainer
-from sps.policy.load import Policy, load_policy
+from sps.policy.load import Policy, load_policy, prepare_training
 from sps.policy.meter import Probe
-from sps.policy.update import make_optimizer
+from sps.policy.update import Budget, make_optimizer
 from sps.rollout import RolloutEngine, fused
 from sps.rollout.native import NativeEngine
 from sps.run import Run
@@ -75,7 +75,9 @@ def make_policy(recipe: Recipe, path: str | None = None) -> Policy:
     if path is None and model.path is None:
         path = str(ensure_base(recipe))
     gguf = model.gguf if path is None else None
-    return load_policy(path or str(model.path), gguf, model.dtype, device)
+    policy = load_policy(path or str(model.path), gguf, model.dtype, device)
+    prepare_training(policy.model, model.checkpointing, model.compile)
+    return policy
 
 
 def make_engine(policy: Policy, max_rows: int) -> RolloutEngine:
@@ -139,6 +141,7 @@ def _parts(recipe: Recipe, folder: Path, policy: Policy, task: Countdown, train:
         optimizer=make_optimizer(
             policy.model, recipe.rl.lr, settings.betas, settings.eps, settings.weight_decay
         ),
+        budget=Budget(recipe.rl.micro_tokens),
     )
 
 
@@ -185,7 +188,7 @@ def _differences(old: dict, new: dict, place: str = "") -> Iterator[str]:
 def _restore(parts: Parts, run: Run, checkpoint: Path) -> None:
     """Put everything back as it was when the checkpoint was written, and forget what came after."""
     state, tensors = load_trainer(checkpoint)
-    run.start = state["step"]
+    run.start = run.settled = state["step"]
     parts.sampler.cursor, parts.policy.version = state["cursor"], state["version"]
     parts.optimizer.load_state_dict(tensors["optimizer"])
     if tensors["irl_optimizer"] is not None:

@@ -275,15 +275,12 @@ def test_resuming_is_exact_for_every_state_there_is(name, changes, tmp_path):
     assert stored(tmp_path / "run") == stored(tmp_path / "whole")
 
 
-@pytest.mark.xfail(
-    reason="a checkpoint inside a generation of several steps does not hold its other rollouts"
-)
-def test_resuming_inside_a_generation_is_exact(tmp_path):
+def test_checkpoints_wait_for_the_end_of_a_generation_and_resume_is_exact(tmp_path):
     recipe = recipe_of(
         rl__algorithm={"type": "gspo", "steps_per_generation": 4}, irl__steps=0, irl__every=6
     )
     run(recipe, tmp_path / "whole")
-    assert killed_and_resumed(recipe, tmp_path / "run", kill_at("rl", 3)) == "step-000002"
+    assert killed_and_resumed(recipe, tmp_path / "run", kill_at("rl", 5)) == "step-000004"
     assert same_weights(weights(tmp_path / "run"), weights(tmp_path / "whole"))
 
 

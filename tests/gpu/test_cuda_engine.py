@@ -3,11 +3,6 @@
 import numpy as np
 import pytest
 import torch
-
-pytestmark = pytest.mark.gpu
-if not torch.cuda.is_available():
-    pytest.skip("no CUDA device", allow_module_level=True)
-
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -18,14 +13,20 @@ from transformers import (
 )
 
 from sps.policy.logprobs import micro_batches, token_logprobs
-from sps.rollout.cuda import CudaEngine
 from sps.types import Request, Sampling
 
-SHAPE = dict(
-    vocab_size=1000, hidden_size=192, num_hidden_layers=3, num_attention_heads=6,
-    num_key_value_heads=2, intermediate_size=256, max_position_embeddings=1024,
-    head_dim=64, tie_word_embeddings=True,
-)  # fmt: skip
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+if torch.cuda.is_available():
+    from sps.rollout.cuda import CudaEngine
+
+SHAPE = {
+    "vocab_size": 1000, "hidden_size": 192, "num_hidden_layers": 3, "num_attention_heads": 6,
+    "num_key_value_heads": 2, "intermediate_size": 256, "max_position_embeddings": 1024,
+    "head_dim": 64, "tie_word_embeddings": True,
+}  # fmt: skip
 
 
 def make(family):
@@ -118,7 +119,7 @@ def test_greedy_and_truncated_sampling():
     engine = CudaEngine(model, [2], 0, max_rows=64)
     requests = [Request(i, t, (0, 1)) for i, t in enumerate(texts)]
     greedy = {c.index: c.ids[:3].tolist() for c in engine.generate(requests, Sampling(2, 8, 0.0))}
-    for how in (dict(top_k=1), dict(top_p=1e-6)):
+    for how in ({"top_k": 1}, {"top_p": 1e-6}):
         cut = {
             c.index: c.ids[:3].tolist() for c in engine.generate(requests, Sampling(2, 8, **how))
         }

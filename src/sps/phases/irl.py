@@ -99,7 +99,8 @@ def irl_step(
     sums = optimizer_step(
         parts.policy.model,
         optimizer,
-        _rows(parts, prompts, completions),
+        lambda budget: _rows(parts, prompts, completions, budget),
+        parts.budget,
         part_loss,
         temperature=parts.recipe.rollout.temperature,
         max_grad_norm=settings.optimizer.max_grad_norm,
@@ -120,8 +121,7 @@ def batches(size: int, batch: int, steps: int, rng: np.random.Generator) -> Iter
         at += batch
 
 
-def _rows(parts: Parts, prompts: list, completions: list) -> Iterator[Rows]:
-    budget = parts.recipe.rl.micro_tokens
+def _rows(parts: Parts, prompts: list, completions: list, budget: int) -> Iterator[Rows]:
     return micro_batches(
         prompts, completions, parts.policy.pad_id, budget, parts.policy.model.device
     )
@@ -146,7 +146,8 @@ def _optimizer(parts: Parts) -> torch.optim.Optimizer:
 def _relikelihood(parts: Parts, table: pa.Table, column: str) -> pa.Table:
     """The same rollouts with their likelihood under the reinforced policy."""
     value_B = np.zeros(len(table), dtype=np.float32)
-    for rows in _rows(parts, to_arrays(table, "prompt_ids"), to_arrays(table, "ids")):
+    prompts, completions = to_arrays(table, "prompt_ids"), to_arrays(table, "ids")
+    for rows in _rows(parts, prompts, completions, parts.budget.tokens):
         logp_BT, _ = token_logprobs(parts.policy.model, rows, parts.recipe.rollout.temperature)
         sums = logp_BT.sum(-1)
         if column == "mean_logprob":

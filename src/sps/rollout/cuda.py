@@ -129,7 +129,7 @@ class CudaEngine:
         config, before = self.model.config, self.model.config._attn_implementation
         config._attn_implementation = attention.NAME
         try:
-            with torch.autocast("cuda", torch.bfloat16):
+            with torch.autocast("cuda", torch.bfloat16), torch.compiler.set_stance("force_eager"):
                 hidden_PLD = self.model.base_model(
                     input_ids=ids_PL.to(device),
                     past_key_values=_Capture(room, where),

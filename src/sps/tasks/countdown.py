@@ -23,8 +23,8 @@ from sps.types import Problem, Verdict
 
 OPS = ("+", "-", "*", "/")
 SPLITS = {"train": range(0, 80), "validation": range(80, 90), "test": range(90, 100)}
-# Pairs to draw demonstrations from. Not a matter of how many problems a run asks for: the policy made
-# of them is cached under a name that does not say.
+# Pairs to draw demonstrations from. Not a matter of how many problems a run asks for: the policy
+# made of them is cached under a name that does not say.
 _ATTEMPTED = 84_000
 State = tuple[int, ...]  # the numbers still to be used, sorted
 
@@ -134,8 +134,9 @@ class Countdown:
             if len(pool) < want:
                 raise UserError(
                     f"task.{split} asks for {want} problems but only {len(pool)} solvable ones "
-                    f"exist with {self.numbers} numbers from {self.low} to {self.high} and values up to "
-                    f"{self.max_value}; ask for fewer, or widen task.low, task.high, task.max_value"
+                    f"exist with {self.numbers} numbers from {self.low} to {self.high} and values "
+                    f"up to {self.max_value}; ask for fewer, or widen task.low, task.high or "
+                    "task.max_value"
                 )
             rng = random.Random(f"{self.seed} {split}")
             splits[split] = [self._problem(*pair, rng) for pair in pool[:want]]
