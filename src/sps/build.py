@@ -76,7 +76,8 @@ def make_policy(recipe: Recipe, path: str | None = None) -> Policy:
         path = str(ensure_base(recipe))
     gguf = model.gguf if path is None else None
     policy = load_policy(path or str(model.path), gguf, model.dtype, device)
-    prepare_training(policy.model, model.checkpointing, model.compile)
+    compiled = device == "cuda" if model.compile is None else model.compile
+    prepare_training(policy.model, model.checkpointing, compiled)
     return policy
 
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from sps.errors import RunFailed
 from sps.policy.logprobs import micro_batches, token_logprobs
 from sps.policy.meter import Meter, Probe, stood_still
-from sps.policy.update import make_optimizer, optimizer_step
+from sps.policy.update import Budget, make_optimizer, optimizer_step
 
 
 def test_meter_reads_share_and_size_of_a_known_change(own_policy):
@@ -65,7 +66,8 @@ def step_at(own_policy, ragged, lr, steps=4):
         optimizer_step(
             model,
             optimizer,
-            micro_batches(*ragged, own_policy.pad_id, 1000),
+            lambda budget: micro_batches(*ragged, own_policy.pad_id, budget),
+            Budget(1000),
             lambda rows, logp, entropy: (-logp.sum() / 25, {}),
             temperature=1.0,
             max_grad_norm=1.0,
@@ -105,7 +107,8 @@ def test_no_part_is_no_step(own_policy):
     sums = optimizer_step(
         own_policy.model,
         optimizer,
-        iter(()),
+        lambda budget: iter(()),
+        Budget(1000),
         lambda rows, logp, entropy: (logp.sum(), {}),
         temperature=1.0,
         max_grad_norm=1.0,
@@ -121,7 +124,8 @@ def test_gradient_is_clipped_to_its_norm(own_policy, ragged):
     sums = optimizer_step(
         model,
         torch.optim.SGD(model.parameters(), lr=1.0),
-        micro_batches(*ragged, own_policy.pad_id, 20),
+        lambda budget: micro_batches(*ragged, own_policy.pad_id, budget),
+        Budget(20),
         lambda rows, logp, entropy: (-logp.sum(), {"tokens": rows.mask_BT.sum()}),
         temperature=1.0,
         max_grad_norm=0.5,
@@ -132,3 +136,43 @@ def test_gradient_is_clipped_to_its_norm(own_policy, ragged):
     assert np.linalg.norm(moved) == pytest.approx(0.5, rel=1e-4)
     assert sums["grad_norm"] > 0.5
     assert sums["tokens"] == 25
+
+
+def sgd_step(policy, ragged, budget, fails=0):
+    """One step of plain SGD on the fixture's cross-entropy; the first passes run out of memory."""
+    left = [fails]
+
+    def part_loss(rows, logp, entropy):
+        if left[0]:
+            logp.sum().backward()  # a part of the gradient is there when memory runs out
+            left[0] -= 1
+            raise torch.OutOfMemoryError
+        return -logp.sum(), {}
+
+    sums = optimizer_step(
+        policy.model,
+        torch.optim.SGD(policy.model.parameters(), lr=0.1),
+        lambda tokens: micro_batches(*ragged, policy.pad_id, tokens),
+        budget,
+        part_loss,
+        temperature=1.0,
+        max_grad_norm=1.0,
+    )
+    return sums, [p.detach().clone() for p in policy.model.parameters()]
+
+
+def test_memory_that_runs_out_halves_the_passes_and_the_step_is_the_same(own_policy, ragged):
+    start = {k: v.clone() for k, v in own_policy.model.state_dict().items()}
+    _, want = sgd_step(own_policy, ragged, Budget(80))
+    own_policy.model.load_state_dict(start)
+    budget = Budget(80)
+    sums, got = sgd_step(own_policy, ragged, budget, fails=2)
+    assert budget.tokens == 20  # 80 halved twice
+    assert sums["out_of_memory"] == 2
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_sequence_that_never_fits_is_a_failed_run(own_policy, ragged):
+    with pytest.raises(RunFailed, match=r"model\.checkpointing"):
+        sgd_step(own_policy, ragged, Budget(4), fails=10)
