@@ -25,12 +25,12 @@ class Clock(TrainerCallback):
     def __init__(self) -> None:
         self.seconds: list[float] = []
 
-    def on_step_begin(self, *_, **__) -> None:  # noqa: ANN002, ANN003
+    def on_step_begin(self, *_, **__) -> None:
         """Start the clock."""
         torch.cuda.synchronize()
         self.began = time.perf_counter()
 
-    def on_step_end(self, *_, **__) -> None:  # noqa: ANN002, ANN003
+    def on_step_end(self, *_, **__) -> None:
         """Stop it."""
         torch.cuda.synchronize()
         self.seconds.append(time.perf_counter() - self.began)

@@ -46,12 +46,8 @@ class Model(Node):
     gguf: str | None = None  # file name of a GGUF inside path
     dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; master weights are fp32
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    checkpointing: bool = (
-        False  # compute activations again in the backward pass: slower, far less memory
-    )
-    compile: bool = (
-        False  # compile the layers for training; pays on a GPU, after about half a minute
-    )
+    checkpointing: bool = False  # compute activations twice: slower, far less memory
+    compile: bool | None = None  # compile the layers for training; None: on a GPU alone
     base: BaseTraining = BaseTraining()  # used when path is None
 
 

@@ -76,7 +76,7 @@ def optimizer_step(
 def _accumulate(
     model: Any, parts: Iterable[Rows], part_loss: PartLoss, temperature: float, entropy_grad: bool
 ) -> dict[str, float]:
-    """Gradients of all parts, and the sums of what they report; one wait for the device at the end."""
+    """Gradients of all parts, and the sums of what they report; one wait for the device."""
     totals: dict[str, Tensor] = {}
     for rows in parts:
         logp_BT, entropy_BT = token_logprobs(model, rows, temperature, entropy_grad)

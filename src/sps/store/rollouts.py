@@ -75,7 +75,7 @@ class RolloutStore:
             keep = keep & (pc.field("mean_logprob") < below)
         tables = [
             pq.read_table(path, columns=columns, filters=keep, schema=SCHEMA)
-            for path in self._files()
+            for path in files(self.folder)
         ]
         schema = SCHEMA if columns is None else pa.schema([SCHEMA.field(c) for c in columns])
         return pa.concat_tables(tables) if tables else schema.empty_table()
@@ -106,16 +106,17 @@ class RolloutStore:
                 )
                 path.unlink()
 
-    def _files(self) -> list[Path]:
-        """The files that no phase file covers (a merge or a cut may have been cut short)."""
-        files = sorted(self.folder.glob("*.parquet"))
-        phases = [p for p in files if p.name.startswith("phase-")]
-        return [p for p in files if not any(_covers(phase, p) for phase in phases)]
-
     def _write(self, path: Path, table: pa.Table) -> None:
         draft = path.with_suffix(".draft")
         pq.write_table(table, draft, row_group_size=_ROW_GROUP, compression="zstd")
         draft.rename(path)
+
+
+def files(folder: Path) -> list[Path]:
+    """The files that no phase file covers (a merge or a cut may have been cut short)."""
+    found = sorted(folder.glob("*.parquet"))
+    phases = [p for p in found if p.name.startswith("phase-")]
+    return [p for p in found if not any(_covers(phase, p) for phase in phases)]
 
 
 def to_arrays(table: pa.Table, column: str) -> list[np.ndarray]:
