@@ -14,15 +14,16 @@ from sps.config import CountdownTask, Recipe, dump_recipe, load_recipe
 from sps.data.sampler import Sampler
 from sps.errors import UserError
 from sps.evaluate.scores import read_scores
-from sps.loop import Run
 from sps.phases import Parts
 from sps.phases.irl import make_irl_optimizer
 from sps.policy import tiny
 from sps.policy.checkpoint import latest_checkpoint, load_trainer
-from sps.policy.load import Policy, load_policy
+from sps.policy.load import Policy, load_policy, prepare_training
 from sps.policy.meter import Probe
-from sps.policy.update import make_optimizer
+from sps.policy.update import Budget, make_optimizer
+from sps.rollout import RolloutEngine, fused
 from sps.rollout.native import NativeEngine
+from sps.run import Run
 from sps.store.rollouts import RolloutStore
 from sps.tasks.countdown import Countdown
 from sps.track import Listener, Track, read_records
@@ -48,6 +49,8 @@ def open_run(
     if checkpoint:
         _restore(parts, run, checkpoint)
     else:
+        if resume:  # killed before its first checkpoint
+            _forget(parts, run)
         parts.probe = make_probe(parts, splits["validation"])
     return parts, run
 
@@ -66,11 +69,26 @@ def make_policy(recipe: Recipe, path: str | None = None) -> Policy:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     elif device == "cuda" and not torch.cuda.is_available():
-        raise UserError("model.device: cuda is asked for but there is no CUDA device; use auto or cpu")
+        raise UserError(
+            "model.device: cuda is asked for but there is no CUDA device; use auto or cpu"
+        )
     if path is None and model.path is None:
         path = str(ensure_base(recipe))
     gguf = model.gguf if path is None else None
-    return load_policy(path or str(model.path), gguf, model.dtype, device)
+    policy = load_policy(path or str(model.path), gguf, model.dtype, device)
+    compiled = device == "cuda" if model.compile is None else model.compile
+    prepare_training(policy.model, model.checkpointing, compiled)
+    return policy
+
+
+def make_engine(policy: Policy, max_rows: int) -> RolloutEngine:
+    """The native engine: replayed graphs where there is a GPU and the model is of a known shape."""
+    arguments = (policy.model, policy.eos_ids, policy.pad_id, max_rows)
+    if policy.model.device.type == "cuda" and fused.supports(policy.model):
+        from sps.rollout.cuda import CudaEngine
+
+        return CudaEngine(*arguments)
+    return NativeEngine(*arguments)
 
 
 def ensure_base(
@@ -115,7 +133,7 @@ def _parts(recipe: Recipe, folder: Path, policy: Policy, task: Countdown, train:
         recipe=recipe,
         policy=policy,
         reference=reference,
-        engine=NativeEngine(policy.model, policy.eos_ids, policy.pad_id, recipe.rollout.max_rows),
+        engine=make_engine(policy, recipe.rollout.max_rows),
         verifier=InlineVerifier(task.judge),
         task=task,
         train=train,
@@ -124,6 +142,7 @@ def _parts(recipe: Recipe, folder: Path, policy: Policy, task: Countdown, train:
         optimizer=make_optimizer(
             policy.model, recipe.rl.lr, settings.betas, settings.eps, settings.weight_decay
         ),
+        budget=Budget(recipe.rl.micro_tokens),
     )
 
 
@@ -135,7 +154,9 @@ def _claim(recipe: Recipe, folder: Path, resume: bool) -> Path | None:
         if written.exists():
             _same_run(recipe, folder, resume)
         elif any(folder.iterdir()) and not resume:
-            raise UserError(f"{folder}: this folder holds other files; choose an empty one with --out")
+            raise UserError(
+                f"{folder}: this folder holds other files; choose an empty one with --out"
+            )
         draft = folder / "recipe.yaml.draft"
         draft.write_text(dump_recipe(recipe), encoding="utf-8")
         draft.rename(written)
@@ -147,8 +168,8 @@ def _claim(recipe: Recipe, folder: Path, resume: bool) -> Path | None:
 def _same_run(recipe: Recipe, folder: Path, resume: bool) -> None:
     if not resume:
         raise UserError(
-            f"{folder}: this folder already holds a run. Continue it with --resume, or choose another "
-            "folder with --out"
+            f"{folder}: this folder already holds a run. Continue it with --resume, or choose "
+            "another folder with --out"
         )
     before = load_recipe(folder / "recipe.yaml")
     changed = list(_differences(before.model_dump(), recipe.model_dump()))
@@ -168,7 +189,7 @@ def _differences(old: dict, new: dict, place: str = "") -> Iterator[str]:
 def _restore(parts: Parts, run: Run, checkpoint: Path) -> None:
     """Put everything back as it was when the checkpoint was written, and forget what came after."""
     state, tensors = load_trainer(checkpoint)
-    run.start = state["step"]
+    run.start = run.settled = state["step"]
     parts.sampler.cursor, parts.policy.version = state["cursor"], state["version"]
     parts.optimizer.load_state_dict(tensors["optimizer"])
     if tensors["irl_optimizer"] is not None:
@@ -176,6 +197,10 @@ def _restore(parts: Parts, run: Run, checkpoint: Path) -> None:
         parts.irl_optimizer.load_state_dict(tensors["irl_optimizer"])
     prompts, completions = ([t.numpy() for t in part] for part in tensors["probe"])
     parts.probe = _probe(parts, prompts, completions)
+    _forget(parts, run)
+
+
+def _forget(parts: Parts, run: Run) -> None:
     parts.store.forget_after(run.start)
     run.track.forget_after(run.start)
     _forget_evals(run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -29,10 +29,10 @@ class BaseTraining(Node):
     """How the embedded policy is made from scratch; its hash names the cached result."""
 
     seed: int = 0
-    steps: Positive = 1000
+    steps: Positive = 3000
     batch: Positive = 128
     lr: Rate = 3e-3
-    solved: Share = 0.3  # share of attempts that reach the target; the rest are legal but aimless
+    solved: Share = 0.5  # share of attempts that reach the target; the rest are legal but aimless
     hidden: Positive = 96
     layers: Positive = 3
     heads: Positive = 4
@@ -46,6 +46,8 @@ class Model(Node):
     gguf: str | None = None  # file name of a GGUF inside path
     dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; master weights are fp32
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    checkpointing: bool = False  # compute activations twice: slower, far less memory
+    compile: bool | None = None  # compile the layers for training; None: on a GPU alone
     base: BaseTraining = BaseTraining()  # used when path is None
 
 
@@ -263,7 +265,9 @@ def _read_tree(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
         line = f" line {where.line + 1}" if where else ""
         raise UserError(f"{path}:{line} is not valid YAML: {error}") from None
     if not isinstance(tree, dict):
-        raise UserError(f"{path}: a recipe is a mapping of keys to values, not {type(tree).__name__}")
+        raise UserError(
+            f"{path}: a recipe is a mapping of keys to values, not {type(tree).__name__}"
+        )
     parent = tree.pop("extends", None)
     if parent is None:
         return tree
@@ -277,7 +281,9 @@ def _merge(base: dict[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
     out = {} if changed else dict(base)
     for key, value in top.items():
         old = out.get(key)
-        out[key] = _merge(old, value) if isinstance(value, dict) and isinstance(old, dict) else value
+        out[key] = (
+            _merge(old, value) if isinstance(value, dict) and isinstance(old, dict) else value
+        )
     return out
 
 
@@ -296,7 +302,7 @@ def _override(tree: dict[str, Any], item: str) -> None:
         if not isinstance(child, dict):
             raise UserError(f"--set {item}: {part} is a value, not a group of keys")
         node = child
-    if last == "type" and node.get("type") != parsed:
+    if last == "type" and node.get("type", parsed) != parsed:
         node.clear()
     if isinstance(parsed, dict) and isinstance(node.get(last), dict):
         parsed = _merge(node[last], parsed)
@@ -310,6 +316,8 @@ class _Loader(yaml.SafeLoader):
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                continue  # refused with its line by the call below
             if key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {key!r} is given twice", key_node.start_mark
@@ -319,9 +327,7 @@ class _Loader(yaml.SafeLoader):
 
 
 _FLOAT = r"^[-+]?(?:\d+(?:_\d+)*)(?:\.\d*)?(?:[eE][-+]?\d+)$"
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(_FLOAT), list("-+0123456789")
-)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(_FLOAT), list("-+0123456789"))
 
 
 def _explain(error: ValidationError, source: str) -> str:
@@ -351,10 +357,8 @@ def _keys_at(place: Sequence[str]) -> list[str]:
     nodes: list[type[BaseModel]] = [Recipe]
     for part in place:
         below = [m for node in nodes if part in node.model_fields for m in _members(node, part)]
-        if below:
-            nodes = below
-        else:
-            nodes = [n for n in nodes if n.model_fields["type"].default == part] or nodes
+        tagged = [n for n in nodes if "type" in n.model_fields]
+        nodes = below or [n for n in tagged if n.model_fields["type"].default == part] or nodes
     return sorted({name for node in nodes for name in node.model_fields})
 
 

@@ -1,4 +1,4 @@
-"""The IRL phase: keep unlikely rollouts of the RL phase (L2TE), and pull the policy towards them."""
+"""The IRL phase: keep unlikely rollouts of the RL phase (L2TE), pull the policy towards them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def irl_phase(parts: Parts, phase: Phase) -> Iterator[Metrics]:
     kept = select(parts, first, phase.last, rng)
     parts.store.close_phase(first, phase.last, kept)
     table = parts.store.read(first, phase.last)
-    table = table.filter(table["kept"]).sort_by([(c, "ascending") for c in ("step", "group", "sample")])
+    table = table.filter(table["kept"]).sort_by(
+        [(c, "ascending") for c in ("step", "group", "sample")]
+    )
     yield {"kept": len(table), "seconds/select": time.perf_counter() - began}
     if not len(table):
         return
@@ -39,7 +41,9 @@ def irl_phase(parts: Parts, phase: Phase) -> Iterator[Metrics]:
     optimizer = _optimizer(parts)
     for batch in batches(len(table), settings.batch, settings.steps, rng):
         began = time.perf_counter()
-        sums = irl_step(parts, optimizer, [prompts[i] for i in batch], [completions[i] for i in batch])
+        sums = irl_step(
+            parts, optimizer, [prompts[i] for i in batch], [completions[i] for i in batch]
+        )
         parts.policy.version += 1
         yield {**sums, "seconds/update": time.perf_counter() - began}
     parts.engine.load_weights(parts.policy.model)
@@ -48,7 +52,12 @@ def irl_phase(parts: Parts, phase: Phase) -> Iterator[Metrics]:
 def irl_every(parts: Parts) -> int:
     """RL steps in a phase: as set, or one pass over the training problems."""
     recipe = parts.recipe
-    return recipe.irl.every or max(1, -(-len(parts.train) // recipe.rollout.prompts))
+    every = recipe.irl.every or max(1, -(-len(parts.train) // recipe.rollout.prompts))
+    if recipe.irl.steps:
+        return every
+    # Plain RL: where a phase ends must not cut short what is drawn for several steps at once.
+    rounds = recipe.rl.algorithm.steps_per_generation
+    return -(-every // rounds) * rounds
 
 
 def select(parts: Parts, first: int, last: int, rng: np.random.Generator) -> set[Key]:
@@ -60,7 +69,9 @@ def select(parts: Parts, first: int, last: int, rng: np.random.Generator) -> set
         table = _relikelihood(parts, parts.store.read(first, last), column)
     kept: set[Key] = set()
     for step in sorted(set(table["step"].to_pylist())):
-        rows = table.filter(pc.field("step") == step).sort_by([("group", "ascending"), ("sample", "ascending")])
+        rows = table.filter(pc.field("step") == step).sort_by(
+            [("group", "ascending"), ("sample", "ascending")]
+        )
         shape = (-1, parts.recipe.rollout.n)
         reward_PG = rows["reward"].to_numpy().reshape(shape)
         likelihood_PG = rows[column].to_numpy().reshape(shape)
@@ -88,7 +99,8 @@ def irl_step(
     sums = optimizer_step(
         parts.policy.model,
         optimizer,
-        _rows(parts, prompts, completions),
+        lambda budget: _rows(parts, prompts, completions, budget),
+        parts.budget,
         part_loss,
         temperature=parts.recipe.rollout.temperature,
         max_grad_norm=settings.optimizer.max_grad_norm,
@@ -98,7 +110,7 @@ def irl_step(
 
 
 def batches(size: int, batch: int, steps: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """Shuffled passes over the kept rollouts, cut into batches; a small set is passed more than once."""
+    """Shuffled passes over the kept rollouts, cut into batches; a small set is passed again."""
     batch = min(batch, size)
     order = rng.permutation(size)
     at = 0
@@ -109,8 +121,7 @@ def batches(size: int, batch: int, steps: int, rng: np.random.Generator) -> Iter
         at += batch
 
 
-def _rows(parts: Parts, prompts: list, completions: list) -> Iterator[Rows]:
-    budget = parts.recipe.rl.micro_tokens
+def _rows(parts: Parts, prompts: list, completions: list, budget: int) -> Iterator[Rows]:
     return micro_batches(
         prompts, completions, parts.policy.pad_id, budget, parts.policy.model.device
     )
@@ -135,7 +146,8 @@ def _optimizer(parts: Parts) -> torch.optim.Optimizer:
 def _relikelihood(parts: Parts, table: pa.Table, column: str) -> pa.Table:
     """The same rollouts with their likelihood under the reinforced policy."""
     value_B = np.zeros(len(table), dtype=np.float32)
-    for rows in _rows(parts, to_arrays(table, "prompt_ids"), to_arrays(table, "ids")):
+    prompts, completions = to_arrays(table, "prompt_ids"), to_arrays(table, "ids")
+    for rows in _rows(parts, prompts, completions, parts.budget.tokens):
         logp_BT, _ = token_logprobs(parts.policy.model, rows, parts.recipe.rollout.temperature)
         sums = logp_BT.sum(-1)
         if column == "mean_logprob":

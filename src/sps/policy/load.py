@@ -42,8 +42,8 @@ class Policy:
             return tuple(self.tokenizer(prompt)["input_ids"])
         if not getattr(self.tokenizer, "chat_template", None):
             raise UserError(
-                f"{self.source}: its tokenizer has no chat template; choose another prompt template "
-                "for the task (task.template: plain, qwen_boxed or r1)"
+                f"{self.source}: its tokenizer has no chat template; choose another prompt "
+                "template for the task (task.template: plain, qwen_boxed or r1)"
             )
         ids = self.tokenizer.apply_chat_template(
             prompt, add_generation_prompt=True, tokenize=True, return_dict=True
@@ -53,6 +53,16 @@ class Policy:
     def decode(self, ids: Any) -> str:
         """Text of a completion, without end and pad tokens."""
         return self.tokenizer.decode(ids, skip_special_tokens=True)
+
+
+def prepare_training(model: Any, checkpointing: bool, compiled: bool) -> None:
+    """Less memory, or less time, in the training pass. Sampling runs the plain layers."""
+    if checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.train()  # transformers checkpoints in training mode alone
+    if compiled:
+        for layer in model.base_model.layers:
+            layer.compile(dynamic=True)
 
 
 def load_policy(
@@ -77,7 +87,7 @@ def load_policy(
     logging.disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(where, **extra)
-        model = AutoModelForCausalLM.from_pretrained(where, dtype=getattr(torch, dtype), **extra)
+        model = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32, **extra)
     except (OSError, ValueError, ImportError, KeyError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise UserError(f"model.path: {where} cannot be loaded: {first}") from None
@@ -88,4 +98,6 @@ def load_policy(
             f"model.path: {where}: the tokenizer has {len(tokenizer)} tokens but the model embeds "
             f"only {model.get_input_embeddings().num_embeddings}; they do not belong together"
         )
+    # Weights stay in float32, so that small updates are kept; only the computation is rounded.
+    model.compute_dtype = getattr(torch, dtype)
     return Policy(model.to(device).eval(), tokenizer, where)

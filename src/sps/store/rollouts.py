@@ -1,7 +1,7 @@
 """Every rollout of a run, in Parquet.
 
     rollouts/step-000001.parquet          one step, written as soon as it was judged
-    rollouts/phase-000001-000050.parquet  a whole RL phase, ordered by likelihood, with what L2TE kept
+    rollouts/phase-000001-000050.parquet  an RL phase, ordered by likelihood, with what L2TE kept
 
 At the end of a phase its step files are merged into one; a reader never sees a rollout twice. Row
 groups are small and ordered by likelihood, so the unlikely ones are read without the rest.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +69,7 @@ class RolloutStore:
         columns: list[str] | None = None,
         below: float | None = None,
     ) -> pa.Table:
-        """Rollouts of some steps, of some columns, less likely (mean log-probability) than `below`."""
+        """Rollouts of some steps and columns, less likely (mean log-probability) than `below`."""
         keep = (pc.field("step") >= first) & (pc.field("step") <= last)
         if below is not None:
             keep = keep & (pc.field("mean_logprob") < below)
@@ -87,11 +88,10 @@ class RolloutStore:
         keys = zip(*(table[c].to_pylist() for c in ("step", "group", "sample")), strict=True)
         flags = pa.array([key in kept for key in keys])
         table = table.set_column(SCHEMA.get_field_index("kept"), "kept", flags)
-        self._write(
-            self.folder / f"phase-{first:06d}-{last:06d}.parquet", table.sort_by("mean_logprob")
-        )
-        for path in self.folder.glob("step-*.parquet"):
-            if first <= _range(path)[0] <= last:
+        merged = self.folder / f"phase-{first:06d}-{last:06d}.parquet"
+        self._write(merged, table.sort_by("mean_logprob"))
+        for path in [*self.folder.glob("*.parquet")]:
+            if path != merged and first <= _range(path)[0] <= _range(path)[1] <= last:
                 path.unlink()
 
     def forget_after(self, step: int) -> None:
@@ -101,7 +101,9 @@ class RolloutStore:
             if first > step:
                 path.unlink()
             elif last > step:  # a phase that was closed after the checkpoint: cut it back
-                self._write(self.folder / f"phase-{first:06d}-{step:06d}.parquet", self.read(first, step))
+                self._write(
+                    self.folder / f"phase-{first:06d}-{step:06d}.parquet", self.read(first, step)
+                )
                 path.unlink()
 
     def _write(self, path: Path, table: pa.Table) -> None:
@@ -111,15 +113,10 @@ class RolloutStore:
 
 
 def files(folder: Path) -> list[Path]:
-    """Phase files, and the step files that no phase file covers (a merge may have been cut short)."""
-    phases = sorted(folder.glob("phase-*.parquet"))
-    covered = [_range(p) for p in phases]
-    steps = [
-        p
-        for p in sorted(folder.glob("step-*.parquet"))
-        if not any(first <= _range(p)[0] <= last for first, last in covered)
-    ]
-    return phases + steps
+    """The files that no phase file covers (a merge or a cut may have been cut short)."""
+    found = sorted(folder.glob("*.parquet"))
+    phases = [p for p in found if p.name.startswith("phase-")]
+    return [p for p in found if not any(_covers(phase, p) for phase in phases)]
 
 
 def to_arrays(table: pa.Table, column: str) -> list[np.ndarray]:
@@ -129,7 +126,7 @@ def to_arrays(table: pa.Table, column: str) -> list[np.ndarray]:
         column_data = pa.concat_arrays(column_data.chunks)
     values = column_data.values.to_numpy(zero_copy_only=False)
     offsets = column_data.offsets.to_numpy()
-    return [values[a:b] for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+    return [values[a:b] for a, b in pairwise(offsets)]
 
 
 def _row(r: Rollout) -> dict:
@@ -153,6 +150,11 @@ def _row(r: Rollout) -> dict:
         "answer": verdict.answer,
         "kept": False,
     }
+
+
+def _covers(phase: Path, path: Path) -> bool:
+    (first, last), (begin, end) = _range(phase), _range(path)
+    return phase != path and first <= begin <= end <= last
 
 
 def _range(path: Path) -> tuple[int, int]:
