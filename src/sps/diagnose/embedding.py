@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sps.diagnose.mass import fitting_threads
 from sps.policy.load import Policy
 
 _BATCH = 64
@@ -55,11 +56,15 @@ def cosine_similarity(
     draw = random.Random(0)
     chosen = sorted(answers)
     chosen = sorted(draw.sample(chosen, questions)) if len(chosen) > questions else chosen
-    found = []
-    for question in chosen:
-        texts = answers[question]
-        texts = draw.sample(texts, samples) if len(texts) > samples else texts
-        value = mean_cosine(embed(policy, texts))
-        if value is not None:
-            found.append(value)
-    return float(np.mean(found)) if found else None
+    drawn = [
+        draw.sample(answers[q], samples) if len(answers[q]) > samples else answers[q]
+        for q in chosen
+    ]
+    if not drawn:
+        return None
+    with fitting_threads(policy.model):
+        unit_ND = embed(policy, [text for texts in drawn for text in texts])
+    ends = np.cumsum([len(texts) for texts in drawn])[:-1]
+    found = [mean_cosine(part) for part in np.split(unit_ND, ends)]
+    values = [value for value in found if value is not None]
+    return float(np.mean(values)) if values else None

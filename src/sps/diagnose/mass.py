@@ -26,7 +26,7 @@ from sps.policy.load import load_policy
 from sps.policy.logprobs import Rows, micro_batches
 
 _LARGEST = 2 * 2**30  # bytes of weights; larger checkpoints are loaded only when asked for
-_SMALL = 64 * 2**20
+_SMALL = 64 * 2**20  # bytes of weights
 _BUDGET = 8192  # padded tokens at once
 
 
@@ -99,7 +99,7 @@ def _look_at(
         run.note(f"checkpoint {folder.name} cannot be loaded ({str(error)[:160]})")
         return None
     looks, at = [], 0
-    with _threads(folder):
+    with fitting_threads(policy.model):
         for rows in micro_batches(probe[0], probe[1], policy.pad_id, _BUDGET):
             logits_NV = _logits(policy.model, rows)
             size = len(logits_NV)
@@ -115,11 +115,11 @@ def _look_at(
 
 
 @contextmanager
-def _threads(folder: Path) -> Iterator[None]:
-    """One thread for a small model: more only wait for each other, the longer the busier the
-    machine."""
+def fitting_threads(model: Any) -> Iterator[None]:
+    """One thread for a small model: more would only wait for each other on a busy machine."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1 if _bytes(folder) < _SMALL else before)
+    size = sum(p.numel() * p.element_size() for p in model.parameters())
+    torch.set_num_threads(1 if size < _SMALL else before)
     try:
         yield
     finally:
