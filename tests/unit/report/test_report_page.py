@@ -115,6 +115,12 @@ def test_comparison_has_the_frontier_with_bars_both_ways(tmp_path):
     assert "points of Pass@16" in html
 
 
+def test_comparison_of_single_seeds_says_what_its_intervals_leave_out(tmp_path):
+    words = "the intervals cover questions, not repeats of training"
+    assert words in _written([make_comparison(tmp_path / "one", seeds=1)], tmp_path)
+    assert words not in _written([make_comparison(tmp_path / "two", seeds=2)], tmp_path)
+
+
 def test_comparison_with_broken_results_still_reports_its_runs(tmp_path):
     folder = make_comparison(tmp_path / "compare")
     (folder / "results.json").write_text("{")

@@ -1,7 +1,10 @@
 """The sentences, the colours, and the cells of tables."""
 
+from pathlib import Path
+
 import pytest
 
+from sps.diagnose.read import RunFolder
 from sps.report.blocks import Table, clean, percent, smooth
 from sps.report.figures_results import ablation_table, frontier, paired_table
 from sps.report.markup import table
@@ -20,7 +23,8 @@ def _study() -> Study:
         "grpo": {1: [0.20, 0.18, 0.22], 64: [0.50, 0.4, 0.6]},
         "sps": {1: [0.18, 0.16, 0.2], 64: [0.61, 0.5, 0.7]},
     }
-    subjects = [Subject(n, [object()] if n != "base" else [], c) for n, c in curves.items()]
+    run = RunFolder(Path("run"), "run")
+    subjects = [Subject(n, [run] if n != "base" else [], c) for n, c in curves.items()]
     pairs = [
         _pair("base", "grpo", 1, [0.1, 0.08, 0.12], "better"),
         _pair("base", "grpo", 64, [-0.1, -0.15, -0.05], "worse"),
@@ -80,7 +84,7 @@ def test_ablation_needs_two_sizes():
 def test_frontier_joins_a_run_only_to_other_uses_of_it():
     study = _study()
     study.subjects += [Subject("grpo@9", [], study.subjects[1].curve)]
-    study.subjects += [Subject("sps 1e-3", [object()], study.subjects[2].curve)]
+    study.subjects += [Subject("sps 1e-3", study.subjects[2].runs, study.subjects[2].curve)]
     links = [t for t in frontier(study).data if t["mode"] == "lines"]
     assert len(links) == 1
     assert links[0]["line"]["color"] == "@blue/0.55"
