@@ -209,6 +209,7 @@ class Recipe(Node):
     name: str = "run"
     seed: int = 0
     threads: NonNegative = 0  # CPU threads; 0: leave as they are
+    track: Literal["trackio", "wandb", "tensorboard"] | None = None  # also send the record there
     model: Model = Model()
     task: CountdownTask = CountdownTask()
     rollout: Rollouts = Rollouts()
