@@ -18,6 +18,7 @@ import threading
 import time
 from collections import Counter, deque
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -118,10 +119,9 @@ class VerifierPool:
         self.close()
 
     def _wake(self) -> None:
-        try:
-            os.write(self._wake_write, b"x")
-        except (BlockingIOError, OSError):
-            pass  # a full pipe wakes it just as well; a closed one has nobody to wake
+        with self._lock, suppress(OSError):  # a full pipe wakes just as well
+            if self._wake_write >= 0:
+                os.write(self._wake_write, b"x")
 
     def _run(self) -> None:
         why = "the verifier pool was closed before this was judged"
@@ -222,10 +222,8 @@ class VerifierPool:
         worker.process.kill()
         worker.process.wait()
         for pipe in (worker.process.stdin, worker.process.stdout):
-            try:
+            with suppress(OSError):  # unsent bytes to a dead process
                 pipe.close()
-            except OSError:
-                pass  # unsent bytes to a dead process
         self._workers.remove(worker)
 
     def _hand_out(self) -> None:
@@ -257,8 +255,10 @@ class VerifierPool:
         for job in left:
             self._settle(job, Verdict("crashed", 0.0, why))
         self._select.close()
-        os.close(self._wake_read)
-        os.close(self._wake_write)
+        with self._lock:  # the numbers may soon belong to other files: nobody may wake us any more
+            read, write, self._wake_write = self._wake_read, self._wake_write, -1
+        os.close(read)
+        os.close(write)
 
 
 def _write_all(worker: _Worker, data: bytes) -> None:

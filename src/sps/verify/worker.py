@@ -62,7 +62,9 @@ def judge_one(judge: Judge, limit: float, problem: Problem, text: str, finished:
         return Verdict("timeout", 0.0, f"no verdict within {limit:g} s")
     except Exception as error:
         return Verdict("crashed", 0.0, f"{type(error).__name__}: {error}"[:_LONGEST])
-    return Verdict(verdict.kind, verdict.reward, verdict.detail[:_LONGEST], verdict.answer[:_LONGEST])
+    return Verdict(
+        verdict.kind, verdict.reward, verdict.detail[:_LONGEST], verdict.answer[:_LONGEST]
+    )
 
 
 def _die_with(parent: int) -> None:

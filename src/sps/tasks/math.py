@@ -1,0 +1,278 @@
+"""Mathematics judged by Math-Verify, with guards where it is known to err.
+
+The last box counts; without a box, what Math-Verify finds in the text. Nothing here loads torch: the
+pool's workers import this module.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import sympy
+from latex2sympy2_extended import NormalizationConfig
+from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+
+from sps.tasks import answers
+from sps.types import Problem, Verdict
+
+_LONGEST = 2000  # characters of an answer that are read as one
+_DEEPEST = 60  # nested brackets
+_TAIL = 6000  # characters at the end of a text without a box that are searched for an answer
+_BITS = 200_000  # of a number that is still worked out
+_NORMAL = {"basic_latex": True, "malformed_operators": True, "nits": True, "equations": False}
+_LATEX = LatexExtractionConfig(
+    boxed_match_priority=0,
+    normalization_config=NormalizationConfig(**_NORMAL, units=True, boxed="all"),
+)
+# For answers with words in the middle: the unit rule would cut off all that follows them.
+_WHOLE = LatexExtractionConfig(
+    boxed_match_priority=0,
+    normalization_config=NormalizationConfig(**_NORMAL, units=False, boxed="all"),
+)
+_PLAIN = ExprExtractionConfig()
+_INTEGER = re.compile(r"[+-]?\d{1,15}")
+_MATH = re.compile(r"(?<!\\)\$|\\\(|\\\[|\\boxed|\\fbox")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One way to understand an answer."""
+
+    text: str  # as it was written
+    values: tuple[Any, ...]  # as Math-Verify gives it: an expression, and the string it came from
+
+    @property
+    def expression(self) -> Any:
+        """The mathematical object, or None when it is words to Math-Verify."""
+        return next((v for v in self.values if not isinstance(v, str)), None)
+
+
+def make_judge(cut: str = "zero") -> Callable[[Problem, str, bool], Verdict]:
+    """The judge as the pool's workers build it. `cut` says what becomes of a completion that was
+    cut off at the token limit: 'zero' or, if it holds a box already, 'judge'."""
+
+    def judge_with(problem: Problem, text: str, finished: bool) -> Verdict:
+        return judge(problem.answer, text, finished, cut)
+
+    return judge_with
+
+
+def judge(gold: str, text: str, finished: bool = True, cut: str = "zero") -> Verdict:
+    """The verdict on one completion; may take as long as sympy pleases, so run it in the pool."""
+    found = answers.last_boxes(text)
+    if not finished and (cut == "zero" or not found):
+        return Verdict("truncated", 0.0, "cut off at the token limit", found[-1] if found else "")
+    stated = answers.stated_after_boxes(text) if found else text
+    return _judge_text(gold, stated) if stated else _judge_boxes(gold, found)
+
+
+def _judge_boxes(gold: str, found: list[str]) -> Verdict:
+    last = found[-1]
+    faults = _faults(last)
+    if faults:
+        return Verdict("unparsed", 0.0, faults, last[:200])
+    if not last:
+        return Verdict("unparsed", 0.0, "the box is empty")
+    if _same_text(gold, last):
+        return Verdict("correct", 1.0, "same text", last)
+    exact = _compare_integers(gold, last)
+    if exact is not None:
+        return exact
+    readings = [_read_box(last)]
+    if len(found) > 1 and not _faults(together := ", ".join(found)):
+        readings.append(_read_box(together))
+    return _compare(gold, readings, last)
+
+
+def _judge_text(gold: str, text: str) -> Verdict:
+    tail = text[-_TAIL:].replace("\0", " ")
+    if not tail.strip():
+        return Verdict("unparsed", 0.0, "empty")
+    faults = _faults(tail, limit=_TAIL)
+    if faults:
+        return Verdict("unparsed", 0.0, faults)
+    reading = _read_text(answers.tidy(tail))
+    if not reading.values:
+        return Verdict("unparsed", 0.0, "no answer found")
+    return _compare(gold, [reading], reading.text)
+
+
+def _faults(answer: str, limit: int = _LONGEST) -> str:
+    """Why an answer is not even read: nothing honest looks like that, and reading it may take hours."""
+    if len(answer) > limit:
+        return "the answer is too long"
+    if answers.nesting(answer) > _DEEPEST:
+        return "brackets are nested too deep"
+    if answer.count("\\frac") > 100 or answer.count("^") > 100:
+        return "too many fractions or powers"
+    return ""
+
+
+def _compare(gold: str, readings: list[Reading], shown: str) -> Verdict:
+    golds = read_gold(gold)
+    readings = readings + [r for r in map(_less_percent, readings) if r and _above_one(golds)]
+    for reading in readings:
+        for want in golds:
+            why_not = _differ(want, reading)
+            if why_not is None:
+                return Verdict("correct", 1.0, "equal", shown)
+    want_expression = any(g.expression is not None for g in golds)
+    if want_expression and all(r.expression is None for r in readings):
+        return Verdict("unparsed", 0.0, "not a mathematical expression", shown)
+    return Verdict("wrong", 0.0, "not equal", shown)
+
+
+def _less_percent(got: Reading) -> Reading | None:
+    """12.5% for a gold answer of 12.5: the question asked for per cent already."""
+    bare = answers.without_percent(got.text)
+    return None if bare is None else _read_box(bare)
+
+
+def _above_one(golds: tuple[Reading, ...]) -> bool:
+    """Not a share: 0.5% is not 0.5."""
+    return any(isinstance(g.expression, sympy.Number) and abs(g.expression) > 1 for g in golds)
+
+
+def _differ(gold: Reading, got: Reading) -> str | None:
+    """None when they are the same answer, else why not."""
+    plain = answers.words(gold.text)
+    if plain and plain == answers.words(got.text):
+        return None
+    if _too_big(gold.expression) or _too_big(got.expression):
+        same = gold.expression is not None and gold.expression == got.expression
+        return None if same else "too large to work out, and not written the same way"
+    if not verify(list(gold.values), list(got.values), timeout_seconds=None):
+        return "not equal"
+    bases = answers.numeral(gold.text), answers.numeral(got.text)
+    if None not in bases and bases[0] != bases[1]:
+        return "another base, or other digits"
+    units = answers.unit(gold.text), answers.unit(got.text)
+    if None not in units and units[0] != units[1]:
+        return f"the unit is {units[1]}, not {units[0]}"
+    if _far_apart(gold.expression, got.expression):
+        return "equal only after rounding"
+    return None
+
+
+def _far_apart(a: Any, b: Any) -> bool:
+    """Numbers that Math-Verify calls equal because it rounds to 6 places or chops what is tiny."""
+    if not (isinstance(a, sympy.Expr) and isinstance(b, sympy.Expr)):
+        return False
+    if a.free_symbols or b.free_symbols or a == b:
+        return False
+    try:
+        x, y = complex(a.doit().evalf(30)), complex(b.doit().evalf(30))
+    except (TypeError, ValueError, OverflowError, AttributeError):
+        return False
+    size = max(abs(x), abs(y))
+    # Above that, rounding to 6 places leaves digits enough.
+    return 0 < size < 1e-3 and abs(x - y) > 1e-3 * size
+
+
+def _too_big(expression: Any) -> bool:
+    """A power or factorial that would take for ever or all memory to work out."""
+    if not isinstance(expression, sympy.Basic):
+        return False
+    for part in sympy.preorder_traversal(expression):
+        if isinstance(part, sympy.Pow) and _bits(part) > _BITS:
+            return True
+        if isinstance(part, sympy.factorial | sympy.binomial) and _size(part.args[0]) > 20_000:
+            return True
+    return False
+
+
+def _bits(power: sympy.Pow) -> float:
+    if power.free_symbols:
+        return 0.0
+    base, exponent = _size(power.base), _size(power.exp)
+    return exponent * max(1.0, base.bit_length() if isinstance(base, int) else 1.0)
+
+
+def _size(expression: sympy.Basic) -> float:
+    """A bound on the absolute value, without working it out; infinite where that is not easy."""
+    if isinstance(expression, sympy.Integer):
+        return abs(int(expression))
+    if isinstance(expression, sympy.Number):
+        return abs(float(expression))
+    if isinstance(expression, sympy.Pow) and not expression.free_symbols:
+        return float("inf") if _bits(expression) > 1000 else 2.0 ** _bits(expression)
+    if isinstance(expression, sympy.Add | sympy.Mul):
+        sizes = [max(1.0, _size(part)) for part in expression.args]
+        total = 1.0
+        for size in sizes:
+            total = total * size if isinstance(expression, sympy.Mul) else total + size
+        return total
+    return 1.0
+
+
+def _same_text(gold: str, got: str) -> bool:
+    bare = gold.strip()
+    return bare == got or _squeeze(bare) == _squeeze(got)
+
+
+def _squeeze(latex: str) -> str:
+    latex = latex.strip().strip("$").replace("\\left", "").replace("\\right", "")
+    latex = latex.replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
+    # A space between digits or letters may mean something: 1 1/2 is not 11/2.
+    return re.sub(r"(?<!\w)\s+|\s+(?!\w)", "", latex)
+
+
+def _compare_integers(gold: str, got: str) -> Verdict | None:
+    """Most competition answers: no need to ask Math-Verify, and no way for it to err."""
+    a, b = _integer(gold), _integer(got)
+    if a is None or b is None:
+        return None
+    return (
+        Verdict("correct", 1.0, "equal", got) if a == b else Verdict("wrong", 0.0, "not equal", got)
+    )
+
+
+def _integer(answer: str) -> int | None:
+    bare = answers.tidy_answer(answer.strip().removeprefix("$").removesuffix("$"))
+    return int(bare) if _INTEGER.fullmatch(bare) else None
+
+
+def _read_box(inside: str) -> Reading:
+    latex = answers.tidy_answer(inside)
+    config = _WHOLE if answers.text_inside(latex) else _LATEX
+    values = _parse(f"\\boxed{{{latex}}}", [config])
+    if values and not answers.balanced(values[-1]) and config is _LATEX:
+        values = _parse(f"\\boxed{{{latex}}}", [_WHOLE])
+    return Reading(inside, tuple(values))
+
+
+def _read_text(text: str) -> Reading:
+    values = _parse(text, [_LATEX, _PLAIN])
+    if values and isinstance(values[-1], str) and not answers.balanced(values[-1]):
+        values = _parse(text, [_WHOLE, _PLAIN])
+    shown = values[-1] if values and isinstance(values[-1], str) else ""
+    return Reading(shown, tuple(values))
+
+
+@lru_cache(maxsize=50_000)
+def read_gold(gold: str) -> tuple[Reading, ...]:
+    """Every sound reading of a gold answer; parsed once in the life of a worker."""
+    if _MATH.search(gold):
+        found = [Reading(gold, _read_text(answers.tidy(gold)).values)]
+        inside = answers.last_boxes(gold)
+        if len(inside) == 1:
+            found.append(_read_box(inside[0]))
+    else:
+        found = [_read_box(gold)]
+        bare = answers.without_percent(gold)
+        if bare is not None:
+            found.append(_read_box(bare))
+        if not re.search(r"[\\{}_a-zA-Z]", gold):
+            # Plain numbers: '1,22' may be a decimal, '1 000' has a separator.
+            found.append(Reading(gold, tuple(_parse(gold, [_PLAIN]))))
+    return tuple(reading for reading in found if reading.values) or (
+        Reading(gold, (gold.strip(),)),
+    )
+
+
+def _parse(text: str, configs: list[Any]) -> list[Any]:
+    return parse(text, configs, parsing_timeout=None)
