@@ -16,11 +16,13 @@ import sympy
 from latex2sympy2_extended import NormalizationConfig
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
+from sps.limit import TimeIsUp, time_limit
 from sps.tasks import answers
+from sps.tasks.prompts import BOXED, Prompt, render
 from sps.types import Problem, Verdict
 
 _LONGEST = 2000  # characters of an answer that are read as one
-_DEEPEST = 60  # nested brackets
+_DEEPEST = 16  # nested brackets; sympy needs seconds for 15 nested fractions, hours for 30
 _TAIL = 6000  # characters at the end of a text without a box that are searched for an answer
 _BITS = 200_000  # of a number that is still worked out
 _NORMAL = {"basic_latex": True, "malformed_operators": True, "nits": True, "equations": False}
@@ -49,6 +51,46 @@ class Reading:
     def expression(self) -> Any:
         """The mathematical object, or None when it is words to Math-Verify."""
         return next((v for v in self.values if not isinstance(v, str)), None)
+
+
+class Mathematics:
+    """Questions with one mathematical answer each."""
+
+    name = "math"
+
+    def __init__(
+        self,
+        splits: dict[str, list[Problem]],
+        template: str = "qwen_boxed",
+        instruction: str = BOXED,
+        cut: str = "zero",
+        seconds: float = 6.0,
+    ):
+        self.splits, self.template, self.instruction = splits, template, instruction
+        self.cut, self.seconds = cut, seconds
+
+    def problems(self, split: str) -> list[Problem]:
+        """The problems it was given."""
+        return self.splits[split]
+
+    def prompt(self, problem: Problem) -> Prompt:
+        """The question in the chosen template."""
+        return render(self.template, problem.question, self.instruction, problem.meta)
+
+    def judge(self, problem: Problem, text: str, finished: bool) -> Verdict:
+        """See `judge`; in this process, so only a time limit that can be interrupted. Use the pool."""
+        return judge_within(self.seconds, problem.answer, text, finished, self.cut)
+
+
+def judge_within(seconds: float, gold: str, text: str, finished: bool, cut: str) -> Verdict:
+    """`judge` with a time limit, where signals work (see limit.py)."""
+    try:
+        with time_limit(seconds):
+            return judge(gold, text, finished, cut)
+    except TimeIsUp:
+        return Verdict("timeout", 0.0, f"no verdict within {seconds:g} s")
+    except Exception as error:
+        return Verdict("crashed", 0.0, f"{type(error).__name__}: {error}"[:200])
 
 
 def make_judge(cut: str = "zero") -> Callable[[Problem, str, bool], Verdict]:

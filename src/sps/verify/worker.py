@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from sps.types import Problem, Verdict
-from sps.verify.limit import TimeIsUp, time_limit
+from sps.limit import TimeIsUp, time_limit
 
 Judge = Callable[[Problem, str, bool], Verdict]
 READY = "ready"

@@ -16,7 +16,7 @@ class TimeIsUp(BaseException):
 def time_limit(seconds: float) -> Iterator[None]:
     """Raise TimeIsUp after so many seconds; does nothing outside the main thread, where signals
     never arrive. Code that holds the interpreter (one huge power) is not interrupted either: only
-    a process that can be killed stops that, see pool.py."""
+    a process that can be killed stops that, see verify/pool.py."""
     if seconds <= 0 or threading.current_thread() is not threading.main_thread():
         yield
         return
