@@ -66,9 +66,7 @@ def make_policy(recipe: Recipe, path: str | None = None) -> Policy:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     elif device == "cuda" and not torch.cuda.is_available():
-        raise UserError(
-            "model.device: cuda is asked for but there is no CUDA device; use auto or cpu"
-        )
+        raise UserError("model.device: cuda is asked for but there is no CUDA device; use auto or cpu")
     if path is None and model.path is None:
         path = str(ensure_base(recipe))
     gguf = model.gguf if path is None else None
@@ -137,9 +135,7 @@ def _claim(recipe: Recipe, folder: Path, resume: bool) -> Path | None:
         if written.exists():
             _same_run(recipe, folder, resume)
         elif any(folder.iterdir()) and not resume:
-            raise UserError(
-                f"{folder}: this folder holds other files; choose an empty one with --out"
-            )
+            raise UserError(f"{folder}: this folder holds other files; choose an empty one with --out")
         draft = folder / "recipe.yaml.draft"
         draft.write_text(dump_recipe(recipe), encoding="utf-8")
         draft.rename(written)

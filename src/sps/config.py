@@ -263,9 +263,7 @@ def _read_tree(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
         line = f" line {where.line + 1}" if where else ""
         raise UserError(f"{path}:{line} is not valid YAML: {error}") from None
     if not isinstance(tree, dict):
-        raise UserError(
-            f"{path}: a recipe is a mapping of keys to values, not {type(tree).__name__}"
-        )
+        raise UserError(f"{path}: a recipe is a mapping of keys to values, not {type(tree).__name__}")
     parent = tree.pop("extends", None)
     if parent is None:
         return tree
@@ -279,9 +277,7 @@ def _merge(base: dict[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
     out = {} if changed else dict(base)
     for key, value in top.items():
         old = out.get(key)
-        out[key] = (
-            _merge(old, value) if isinstance(value, dict) and isinstance(old, dict) else value
-        )
+        out[key] = _merge(old, value) if isinstance(value, dict) and isinstance(old, dict) else value
     return out
 
 
@@ -323,7 +319,9 @@ class _Loader(yaml.SafeLoader):
 
 
 _FLOAT = r"^[-+]?(?:\d+(?:_\d+)*)(?:\.\d*)?(?:[eE][-+]?\d+)$"
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(_FLOAT), list("-+0123456789"))
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(_FLOAT), list("-+0123456789")
+)
 
 
 def _explain(error: ValidationError, source: str) -> str:

@@ -1,9 +1,9 @@
 """The algorithm: RL phase, L2TE, IRL phase, again. Everything else is in the parts.
 
-while not converged:
-    update the policy on D with vanilla RL, keeping every rollout      phases/rl.py
-    keep k of each group's n rollouts, the unlikely ones first         phases/irl.py, algo/irl.py
-    pull the policy towards them with a forward KL                     phases/irl.py
+    while not converged:
+        update the policy on D with vanilla RL, keeping every rollout      phases/rl.py
+        keep k of each group's n rollouts, the unlikely ones first         phases/irl.py, algo/irl.py
+        pull the policy towards them with a forward KL                     phases/irl.py
 """
 
 from __future__ import annotations
@@ -83,9 +83,7 @@ def _after_step(parts: Parts, run: Run, step: int) -> None:
         run.scores[step] = measure(parts, run, f"validation-{step:06d}", run.validation, n, step)
     if last or (recipe.checkpoint.every and step % recipe.checkpoint.every == 0):
         state = {"step": step, "cursor": parts.sampler.cursor}
-        save_checkpoint(
-            checkpoint_path(run.folder, step), parts.policy, state, parts.trainer_state()
-        )
+        save_checkpoint(checkpoint_path(run.folder, step), parts.policy, state, parts.trainer_state())
         run.track.log("checkpoint", step)
 
 
@@ -141,9 +139,7 @@ def measure(
     )
     summary = scores.summary()
     (run.folder / "evals" / f"{name}.json").write_text(json.dumps(summary))
-    run.track.log(
-        "eval", step, name=name, **{k: v for k, v in summary.items() if k != "per_question"}
-    )
+    run.track.log("eval", step, name=name, **{k: v for k, v in summary.items() if k != "per_question"})
     return scores
 
 

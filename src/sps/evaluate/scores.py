@@ -67,9 +67,7 @@ def read_scores(summary: dict[str, Any]) -> Scores:
     )
 
 
-def count_scores(
-    ids: list[str], n: int, rows: list[dict[str, Any]], greedy: float | None
-) -> Scores:
+def count_scores(ids: list[str], n: int, rows: list[dict[str, Any]], greedy: float | None) -> Scores:
     """Scores from judged samples, one dict a sample."""
     place = {name: i for i, name in enumerate(ids)}
     correct_Q = np.zeros(len(ids), dtype=np.int64)

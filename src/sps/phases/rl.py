@@ -116,7 +116,10 @@ def _draw(parts: Parts, step: int, count: int, attempt: int, first_group: int) -
         future = parts.verifier.submit(problems[completion.index], text, completion.finished)
         drawn[completion.index, completion.sample] = (completion, future)
     return [
-        [_rollout(parts, step, first_group + i, problem, *drawn[i, sample]) for sample in everyone]
+        [
+            _rollout(parts, step, first_group + i, problem, *drawn[i, sample])
+            for sample in everyone
+        ]
         for i, problem in enumerate(problems)
     ]
 

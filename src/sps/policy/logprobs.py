@@ -42,9 +42,7 @@ def micro_batches(
     while at < len(order):
         size = max(1, budget // int(length_B[order[at]]))
         which = np.sort(order[at : at + size])
-        yield _rows(
-            [prompts[i] for i in which], [completions[i] for i in which], which, pad_id, device
-        )
+        yield _rows([prompts[i] for i in which], [completions[i] for i in which], which, pad_id, device)
         at += size
 
 

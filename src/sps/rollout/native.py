@@ -84,9 +84,7 @@ class NativeEngine:
         ids_PL = torch.full((len(wave), width), self.pad_id)
         for row, request in enumerate(wave):
             ids_PL[row, : len(request.prompt_ids)] = torch.tensor(request.prompt_ids)
-        cache = attention.SplitCache(
-            lengths_P, width, sampling.max_new_tokens, rows.group, self.arena
-        )
+        cache = attention.SplitCache(lengths_P, width, sampling.max_new_tokens, rows.group, self.arena)
         hidden_PLD = self._hidden(ids_PL.to(device), torch.arange(width, device=device), cache)
         last_PD = hidden_PLD[torch.arange(len(wave), device=device), lengths_P - 1]
         logits_PV = self.model.get_output_embeddings()(last_PD)
@@ -160,9 +158,7 @@ class _Rows:
         rows = rows.cpu().numpy()
         keys = zip(self.index_B[rows].tolist(), self.sample_B[rows].tolist(), strict=True)
         return [
-            Completion(
-                index, sample, ids[i, : end or length], logprobs[i, : end or length], end > 0
-            )
+            Completion(index, sample, ids[i, : end or length], logprobs[i, : end or length], end > 0)
             for i, ((index, sample), end) in enumerate(zip(keys, ended, strict=True))
         ]
 

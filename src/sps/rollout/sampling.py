@@ -9,9 +9,7 @@ from torch import Tensor
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
 
-def uniforms(
-    seed: int, index_B: np.ndarray, sample_B: np.ndarray, start: int, count: int
-) -> Tensor:
+def uniforms(seed: int, index_B: np.ndarray, sample_B: np.ndarray, start: int, count: int) -> Tensor:
     """Numbers in [0, 1) for tokens start .. start+count of each row, as float32 [B, count].
 
     Each depends on (seed, index, sample, position) alone: a row draws the same numbers in any batch.

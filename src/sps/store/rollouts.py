@@ -101,9 +101,7 @@ class RolloutStore:
             if first > step:
                 path.unlink()
             elif last > step:  # a phase that was closed after the checkpoint: cut it back
-                self._write(
-                    self.folder / f"phase-{first:06d}-{step:06d}.parquet", self.read(first, step)
-                )
+                self._write(self.folder / f"phase-{first:06d}-{step:06d}.parquet", self.read(first, step))
                 path.unlink()
 
     def _files(self) -> list[Path]:
