@@ -9,20 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from sps.config_tasks import CountdownTask, Node, NonNegative, Positive, Task
 from sps.errors import UserError
 
-Positive = Annotated[int, Field(ge=1)]
-NonNegative = Annotated[int, Field(ge=0)]
 Rate = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
-
-
-class Node(BaseModel):
-    """A branch of the tree: frozen, and closed to unknown keys."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class BaseTraining(Node):
@@ -47,26 +40,6 @@ class Model(Node):
     dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; master weights are fp32
     device: Literal["auto", "cpu", "cuda"] = "auto"
     base: BaseTraining = BaseTraining()  # used when path is None
-
-
-class CountdownTask(Node):
-    """Reach a target from a few numbers, each used exactly once. Generated, nothing to download."""
-
-    type: Literal["countdown"] = "countdown"
-    numbers: Annotated[int, Field(ge=2, le=6)] = 4
-    low: NonNegative = 1
-    high: Positive = 10
-    max_value: Positive = 99  # of any intermediate result and of the target
-    seed: int = 0  # of the split
-    train: Positive = 1000
-    validation: Positive = 200
-    test: Positive = 200
-
-    @model_validator(mode="after")
-    def _range(self) -> CountdownTask:
-        if self.low > self.high:
-            raise ValueError(f"low ({self.low}) is above high ({self.high})")
-        return self
 
 
 class Rollouts(Node):
@@ -208,7 +181,7 @@ class Recipe(Node):
     seed: int = 0
     threads: NonNegative = 0  # CPU threads; 0: leave as they are
     model: Model = Model()
-    task: CountdownTask = CountdownTask()
+    task: Task = CountdownTask()
     rollout: Rollouts = Rollouts()
     rl: RL = RL()
     irl: IRL = IRL()
