@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, logging
 
 from sps.errors import UserError
+from sps.track import read_records
 
 
 @dataclass
@@ -43,7 +44,7 @@ class Policy:
         if not getattr(self.tokenizer, "chat_template", None):
             raise UserError(
                 f"{self.source}: its tokenizer has no chat template; choose another prompt template "
-                "for the task (task.template: plain, qwen_boxed or r1)"
+                "(task.template in a recipe, --template of sps eval): plain, qwen_boxed or r1"
             )
         ids = self.tokenizer.apply_chat_template(
             prompt, add_generation_prompt=True, tokenize=True, return_dict=True
@@ -89,3 +90,25 @@ def load_policy(
             f"only {model.get_input_embeddings().num_embeddings}; they do not belong together"
         )
     return Policy(model.to(device).eval(), tokenizer, where)
+
+
+def pick_device(asked: str) -> str:
+    """'auto' is CUDA where there is one."""
+    if asked == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if asked == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: there is no CUDA device here; use auto or cpu")
+    return asked
+
+
+def resolve_model(model: str) -> str:
+    """Where a model's weights are: a run's folder stands for the checkpoint it selected, or its last."""
+    folder = Path(model).expanduser()
+    if not (folder / "recipe.yaml").exists() or (folder / "config.json").exists():
+        return str(folder) if folder.exists() else model
+    found = sorted(p for p in (folder / "checkpoints").glob("step-*") if (p / "config.json").exists())
+    if not found:
+        raise UserError(f"{model}: this run has no checkpoint yet; let it reach one, or train it first")
+    selected = [r["selected"] for r in read_records(folder / "metrics.jsonl") if "selected" in r]
+    chosen = folder / "checkpoints" / f"step-{selected[-1]:06d}" if selected else found[-1]
+    return str(chosen if chosen in found else found[-1])
