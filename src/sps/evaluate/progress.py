@@ -17,13 +17,13 @@ class PlainProgress:
     def __init__(self, name: str, out: TextIO | None = None, every: float = _EVERY):
         self.name, self.out, self.every = name, out or sys.stderr, every
         self.began = time.monotonic()
-        self._next = self.began
+        self._next, self._last = self.began, -1
 
     def __call__(self, tally: Tally) -> None:
         """Say where it stands, if it is time to."""
         now = time.monotonic()
-        if now >= self._next or tally.done == tally.total:
-            self._next = now + self.every
+        if now >= self._next or (tally.done == tally.total and tally.done != self._last):
+            self._next, self._last = now + self.every, tally.done
             self.out.write(f"{self.name}: {describe(tally, now - self.began)}\n")
             self.out.flush()
 

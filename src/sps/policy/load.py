@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,9 +78,11 @@ def load_policy(
     quiet = logging.get_verbosity()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    # The GGUF reader draws bars of its own that nothing else switches off.
+    hush = redirect_stderr(io.StringIO()) if gguf else nullcontext()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(where, **extra)
-        model = AutoModelForCausalLM.from_pretrained(where, dtype=getattr(torch, dtype), **extra)
+        with hush:
+            tokenizer, model = _read(where, dtype, extra)
     except (OSError, ValueError, ImportError, KeyError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise UserError(f"model.path: {where} cannot be loaded: {first}") from None
@@ -90,6 +94,12 @@ def load_policy(
             f"only {model.get_input_embeddings().num_embeddings}; they do not belong together"
         )
     return Policy(model.to(device).eval(), tokenizer, where)
+
+
+def _read(where: str, dtype: str, extra: dict[str, str]) -> tuple[Any, Any]:
+    tokenizer = AutoTokenizer.from_pretrained(where, **extra)
+    model = AutoModelForCausalLM.from_pretrained(where, dtype=getattr(torch, dtype), **extra)
+    return tokenizer, model
 
 
 def pick_device(asked: str) -> str:
