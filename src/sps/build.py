@@ -19,7 +19,6 @@ from sps.data.sampler import Sampler
 from sps.data.subset import hold_out
 from sps.errors import UserError
 from sps.evaluate.scores import read_scores
-from sps.loop import Run
 from sps.phases import Parts
 from sps.phases.irl import make_irl_optimizer
 from sps.policy import tiny
@@ -27,7 +26,9 @@ from sps.policy.checkpoint import latest_checkpoint, load_trainer
 from sps.policy.load import Policy, load_policy
 from sps.policy.meter import Probe
 from sps.policy.update import make_optimizer
+from sps.rollout import RolloutEngine, fused
 from sps.rollout.native import NativeEngine
+from sps.run import Run
 from sps.store.rollouts import RolloutStore
 from sps.tasks import Task
 from sps.tasks.choice import Choice
@@ -134,16 +135,28 @@ def make_policy(recipe: Recipe, path: str | None = None) -> Policy:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     elif device == "cuda" and not torch.cuda.is_available():
-        raise UserError("model.device: cuda is asked for but there is no CUDA device; use auto or cpu")
+        raise UserError(
+            "model.device: cuda is asked for but there is no CUDA device; use auto or cpu"
+        )
     if path is None and model.path is None:
         if not isinstance(recipe.task, CountdownTask):
             raise UserError(
-                f"model.path: the task {recipe.task.type} needs a language model: a Hugging Face folder, "
-                "a hub id such as Qwen/Qwen2.5-Math-1.5B, or a .gguf file"
+                f"model.path: the task {recipe.task.type} needs a language model: a Hugging Face "
+                "folder, a hub id such as Qwen/Qwen2.5-Math-1.5B, or a .gguf file"
             )
         path = str(ensure_base(recipe))
     gguf = model.gguf if path is None else None
     return load_policy(path or str(model.path), gguf, model.dtype, device)
+
+
+def make_engine(policy: Policy, max_rows: int) -> RolloutEngine:
+    """The native engine: replayed graphs where there is a GPU and the model is of a known shape."""
+    arguments = (policy.model, policy.eos_ids, policy.pad_id, max_rows)
+    if policy.model.device.type == "cuda" and fused.supports(policy.model):
+        from sps.rollout.cuda import CudaEngine
+
+        return CudaEngine(*arguments)
+    return NativeEngine(*arguments)
 
 
 def ensure_base(
@@ -195,7 +208,7 @@ def _parts(recipe: Recipe, folder: Path, policy: Policy, task: Task, train: list
         recipe=recipe,
         policy=policy,
         reference=reference,
-        engine=NativeEngine(policy.model, policy.eos_ids, policy.pad_id, recipe.rollout.max_rows),
+        engine=make_engine(policy, recipe.rollout.max_rows),
         verifier=make_verifier(recipe, task),
         task=task,
         train=train,
@@ -215,7 +228,9 @@ def _claim(recipe: Recipe, folder: Path, resume: bool) -> Path | None:
         if written.exists():
             _same_run(recipe, folder, resume)
         elif any(folder.iterdir()) and not resume:
-            raise UserError(f"{folder}: this folder holds other files; choose an empty one with --out")
+            raise UserError(
+                f"{folder}: this folder holds other files; choose an empty one with --out"
+            )
         draft = folder / "recipe.yaml.draft"
         draft.write_text(dump_recipe(recipe), encoding="utf-8")
         draft.rename(written)
@@ -227,8 +242,8 @@ def _claim(recipe: Recipe, folder: Path, resume: bool) -> Path | None:
 def _same_run(recipe: Recipe, folder: Path, resume: bool) -> None:
     if not resume:
         raise UserError(
-            f"{folder}: this folder already holds a run. Continue it with --resume, or choose another "
-            "folder with --out"
+            f"{folder}: this folder already holds a run. Continue it with --resume, or choose "
+            "another folder with --out"
         )
     before = load_recipe(folder / "recipe.yaml")
     changed = list(_differences(before.model_dump(), recipe.model_dump()))

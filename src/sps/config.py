@@ -22,10 +22,10 @@ class BaseTraining(Node):
     """How the embedded policy is made from scratch; its hash names the cached result."""
 
     seed: int = 0
-    steps: Positive = 1000
+    steps: Positive = 3000
     batch: Positive = 128
     lr: Rate = 3e-3
-    solved: Share = 0.3  # share of attempts that reach the target; the rest are legal but aimless
+    solved: Share = 0.5  # share of attempts that reach the target; the rest are legal but aimless
     hidden: Positive = 96
     layers: Positive = 3
     heads: Positive = 4
@@ -236,7 +236,9 @@ def _read_tree(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
         line = f" line {where.line + 1}" if where else ""
         raise UserError(f"{path}:{line} is not valid YAML: {error}") from None
     if not isinstance(tree, dict):
-        raise UserError(f"{path}: a recipe is a mapping of keys to values, not {type(tree).__name__}")
+        raise UserError(
+            f"{path}: a recipe is a mapping of keys to values, not {type(tree).__name__}"
+        )
     parent = tree.pop("extends", None)
     if parent is None:
         return tree
@@ -250,7 +252,9 @@ def _merge(base: dict[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
     out = {} if changed else dict(base)
     for key, value in top.items():
         old = out.get(key)
-        out[key] = _merge(old, value) if isinstance(value, dict) and isinstance(old, dict) else value
+        out[key] = (
+            _merge(old, value) if isinstance(value, dict) and isinstance(old, dict) else value
+        )
     return out
 
 
@@ -292,9 +296,7 @@ class _Loader(yaml.SafeLoader):
 
 
 _FLOAT = r"^[-+]?(?:\d+(?:_\d+)*)(?:\.\d*)?(?:[eE][-+]?\d+)$"
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(_FLOAT), list("-+0123456789")
-)
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(_FLOAT), list("-+0123456789"))
 
 
 def _explain(error: ValidationError, source: str) -> str:
@@ -324,10 +326,8 @@ def _keys_at(place: Sequence[str]) -> list[str]:
     nodes: list[type[BaseModel]] = [Recipe]
     for part in place:
         below = [m for node in nodes if part in node.model_fields for m in _members(node, part)]
-        if below:
-            nodes = below
-        else:
-            nodes = [n for n in nodes if n.model_fields["type"].default == part] or nodes
+        tagged = [n for n in nodes if "type" in n.model_fields]
+        nodes = below or [n for n in tagged if n.model_fields["type"].default == part] or nodes
     return sorted({name for node in nodes for name in node.model_fields})
 
 

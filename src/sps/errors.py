@@ -6,4 +6,4 @@ class UserError(Exception):
 
 
 class RunFailed(Exception):
-    """The work could not be finished for a reason that is not the user's; exit code 1, no traceback."""
+    """The work could not be finished, through no fault of the user's; exit code 1."""

@@ -1,40 +1,21 @@
 """The algorithm: RL phase, L2TE, IRL phase, again. Everything else is in the parts.
 
-    while not converged:
-        update the policy on D with vanilla RL, keeping every rollout      phases/rl.py
-        keep k of each group's n rollouts, the unlikely ones first         phases/irl.py, algo/irl.py
-        pull the policy towards them with a forward KL                     phases/irl.py
+while not converged:
+    update the policy on D with vanilla RL, keeping every rollout      phases/rl.py
+    keep k of each group's n rollouts, the unlikely ones first         phases/irl.py, algo/irl.py
+    pull the policy towards them with a forward KL                     phases/irl.py
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field
-from pathlib import Path
-
-from sps.evaluate.evaluate import Progress, evaluate
 from sps.evaluate.scores import Scores
 from sps.phases import Parts
 from sps.phases.irl import irl_every, irl_phase
 from sps.phases.rl import rl_phase
 from sps.phases.schedule import Phase, schedule
-from sps.policy.checkpoint import load_weights, save_checkpoint
+from sps.policy.checkpoint import save_checkpoint
 from sps.policy.meter import Meter, stood_still
-from sps.store.evals import EvalStore
-from sps.track import Track
-from sps.types import Problem, Sampling
-
-
-@dataclass
-class Run:
-    """A run folder and what is held out from training."""
-
-    folder: Path
-    track: Track
-    validation: list[Problem]
-    test: list[Problem]
-    start: int = 0  # RL steps done before this process
-    scores: dict[int, Scores] = field(default_factory=dict)  # validation scores by step
+from sps.run import Run, checkpoint_path, measure, use_checkpoint
 
 
 def train(parts: Parts, run: Run) -> Scores | None:
@@ -83,7 +64,9 @@ def _after_step(parts: Parts, run: Run, step: int) -> None:
         run.scores[step] = measure(parts, run, f"validation-{step:06d}", run.validation, n, step)
     if last or (recipe.checkpoint.every and step % recipe.checkpoint.every == 0):
         state = {"step": step, "cursor": parts.sampler.cursor}
-        save_checkpoint(checkpoint_path(run.folder, step), parts.policy, state, parts.trainer_state())
+        save_checkpoint(
+            checkpoint_path(run.folder, step), parts.policy, state, parts.trainer_state()
+        )
         run.track.log("checkpoint", step)
 
 
@@ -92,9 +75,7 @@ def _finish(parts: Parts, run: Run) -> Scores | None:
     if not recipe.evaluation.final:
         return None
     step = _select(parts, run)
-    if step != recipe.rl.steps:
-        load_weights(parts.policy, checkpoint_path(run.folder, step))
-        parts.engine.load_weights(parts.policy.model)
+    use_checkpoint(parts, run, step)
     scores = measure(parts, run, "test", run.test, recipe.evaluation.n, step)
     run.track.log("done", recipe.rl.steps, selected=step)
     return scores
@@ -110,39 +91,8 @@ def _select(parts: Parts, run: Run) -> int:
     if recipe.evaluation.select == "paper":  # on the test set itself, as the paper did
         scores = {}
         for step in sorted(saved):
-            load_weights(parts.policy, checkpoint_path(run.folder, step))
-            parts.engine.load_weights(parts.policy.model)
+            use_checkpoint(parts, run, step)
             name = f"select-{step:06d}"
             scores[step] = measure(parts, run, name, run.test, recipe.evaluation.n, step)
     best = {step: s.pass_at_k(1)[0] for step, s in scores.items() if step in saved}
     return max(best, key=lambda step: (best[step], -step)) if best else recipe.rl.steps
-
-
-def measure(
-    parts: Parts,
-    run: Run,
-    name: str,
-    problems: list[Problem],
-    n: int,
-    step: int,
-    temperature: float | None = None,
-    progress: Progress = lambda done, of, correct: None,
-) -> Scores:
-    """Evaluate the policy as it stands; samples and scores go to evals/."""
-    how = parts.recipe.evaluation
-    temperature = how.temperature if temperature is None else temperature
-    limit = parts.recipe.rollout.max_new_tokens
-    sampling = Sampling(n, limit, temperature, how.top_p, how.top_k, how.seed)
-    store = EvalStore(run.folder / "evals" / name)
-    scores = evaluate(
-        parts.policy, parts.engine, parts.verifier, parts.task, problems, sampling, store, progress
-    )
-    summary = scores.summary()
-    (run.folder / "evals" / f"{name}.json").write_text(json.dumps(summary))
-    run.track.log("eval", step, name=name, **{k: v for k, v in summary.items() if k != "per_question"})
-    return scores
-
-
-def checkpoint_path(folder: Path, step: int) -> Path:
-    """Where the checkpoint of a step is."""
-    return folder / "checkpoints" / f"step-{step:06d}"

@@ -44,7 +44,7 @@ def lower_quantile(likelihood_PG: np.ndarray, quantile: float, over: str) -> np.
     return rank_PG < np.ceil(quantile * likelihood_PG.shape[1])
 
 
-def l2te(reward_PG, likelihood_PG, low_PG, k, rng) -> np.ndarray:  # noqa: ANN001
+def l2te(reward_PG, likelihood_PG, low_PG, k, rng) -> np.ndarray:
     """Low-Likelihood Trajectory Emphasis: negatives of the lower quantile first, topped up.
 
     Order: negatives in the lower quantile, positives in it, then the other negatives and positives;
@@ -55,29 +55,29 @@ def l2te(reward_PG, likelihood_PG, low_PG, k, rng) -> np.ndarray:  # noqa: ANN00
     return _lowest(tier_PG, likelihood_PG, k)
 
 
-def uniform(reward_PG, likelihood_PG, low_PG, k, rng) -> np.ndarray:  # noqa: ANN001
+def uniform(reward_PG, likelihood_PG, low_PG, k, rng) -> np.ndarray:
     """Any k of the group: section 4.1 of the paper."""
     return _lowest(np.zeros_like(reward_PG), rng.random(reward_PG.shape), k)
 
 
-def low_likelihood(reward_PG, likelihood_PG, low_PG, k, rng) -> np.ndarray:  # noqa: ANN001
+def low_likelihood(reward_PG, likelihood_PG, low_PG, k, rng) -> np.ndarray:
     """The k least likely, right or wrong."""
     return _lowest(np.zeros_like(reward_PG), likelihood_PG, k)
 
 
-def low_likelihood_positive(reward_PG, likelihood_PG, low_PG, k, rng) -> np.ndarray:  # noqa: ANN001
+def low_likelihood_positive(reward_PG, likelihood_PG, low_PG, k, rng) -> np.ndarray:
     """The least likely of the correct ones, at most k; none of a group without any."""
     positive_PG = reward_PG > 0
     return _lowest(np.where(positive_PG, 0, 1), likelihood_PG, k) & positive_PG
 
 
-def positive(reward_PG, likelihood_PG, low_PG, k, rng) -> np.ndarray:  # noqa: ANN001
+def positive(reward_PG, likelihood_PG, low_PG, k, rng) -> np.ndarray:
     """At most k of the correct ones, at random."""
     positive_PG = reward_PG > 0
     return _lowest(np.where(positive_PG, 0, 1), rng.random(reward_PG.shape), k) & positive_PG
 
 
-def negative(reward_PG, likelihood_PG, low_PG, k, rng) -> np.ndarray:  # noqa: ANN001
+def negative(reward_PG, likelihood_PG, low_PG, k, rng) -> np.ndarray:
     """At most k of the wrong ones, the least likely first."""
     negative_PG = reward_PG <= 0
     return _lowest(np.where(negative_PG, 0, 1), likelihood_PG, k) & negative_PG

@@ -21,7 +21,7 @@ def centred(reward_PG: Tensor) -> Tensor:
 
 
 def normalised(reward_PG: Tensor) -> Tensor:
-    """GRPO's advantage (equation 'group-normalize'): also divided by the group's standard deviation.
+    """GRPO's advantage (equation 'group-normalize'): divided by the group's standard deviation.
 
     The 1e-4 keeps a group of equal rewards at zero; the deviation is the sample one (n - 1).
     """
@@ -29,7 +29,7 @@ def normalised(reward_PG: Tensor) -> Tensor:
 
 
 def overlong_penalty(length_B: Tensor, limit: int, cache: int) -> Tensor:
-    """DAPO's soft overlong punishment: 0 up to limit - cache, then linearly down to -1 at the limit."""
+    """DAPO's soft overlong punishment: 0 up to limit - cache, linearly down to -1 at the limit."""
     if cache == 0:
         return torch.zeros_like(length_B, dtype=torch.float32)
     return ((limit - cache - length_B) / cache).clamp(-1, 0)
@@ -42,7 +42,7 @@ def token_ratio(new_BT: Tensor, old_BT: Tensor, mask_BT: Tensor) -> Tensor:
 
 
 def sequence_ratio(new_BT: Tensor, old_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """GSPO's ratio s_i: geometric mean of a sequence's token ratios, the same for all its tokens."""
+    """GSPO's ratio s_i: geometric mean of a sequence's token ratios, for each token."""
     log_ratio_BT = torch.where(mask_BT, new_BT - old_BT, 0.0)
     mean_B1 = log_ratio_BT.sum(-1, keepdim=True) / mask_BT.sum(-1, keepdim=True).clamp(min=1)
     return mean_B1.exp().expand_as(new_BT)

@@ -17,6 +17,7 @@ from sps.evaluate.evaluate import PolicyTexts, collect, regrade
 from sps.evaluate.progress import make_progress
 from sps.evaluate.scores import Scores, count_scores
 from sps.evaluate.tables import markdown, write_results
+from sps.rollout import RolloutEngine
 from sps.rollout.texts import TextEngine
 from sps.store.evals import EvalStore
 from sps.tasks import Task
@@ -26,6 +27,9 @@ from sps.tasks.prompts import BOXED, LETTER, TEMPLATES
 from sps.types import Problem, Sampling
 from sps.verify import InlineVerifier, Verifier
 from sps.verify.pool import VerifierPool
+
+
+EngineOf = Callable[[Any, int], RolloutEngine]
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,7 @@ class Machinery:
     retries: int = 6
     api_key_env: str = "OPENAI_API_KEY"
     gguf: str | None = None
+    engine: EngineOf | None = None  # policy, rows at once -> engine; None: the plain native one
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,7 @@ def eval_command(
     api_key_env: str = "OPENAI_API_KEY",
     gguf: str | None = None,
     regrade_only: bool = False,
+    engine: EngineOf | None = None,
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
     """Evaluate, or go on with an evaluation, or judge a finished one again; returns results.json."""
@@ -127,6 +133,7 @@ def eval_command(
         retries,
         api_key_env,
         gguf,
+        engine,
     )
     names = [
         b.strip() for b in (bench.split(",") if isinstance(bench, str) else bench) if b.strip()
@@ -280,6 +287,8 @@ def make_texts(settings: EvalSettings, machinery: Machinery) -> TextEngine:
 
     path = resolve_model(settings.model)
     policy = load_policy(path, machinery.gguf, settings.dtype, pick_device(machinery.device))
+    if machinery.engine:
+        return PolicyTexts(policy, machinery.engine(policy, machinery.max_rows))
     engine = NativeEngine(policy.model, policy.eos_ids, policy.pad_id, machinery.max_rows)
     return PolicyTexts(policy, engine)
 
@@ -312,7 +321,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--compare", nargs=2, metavar=("A", "B"))
     parser.add_argument("--regrade", action="store_true", dest="regrade_only")
     for name, parameter in inspect.signature(eval_command).parameters.items():
-        if name not in ("model", "bench", "regrade_only", "say"):
+        if name not in ("model", "bench", "regrade_only", "engine", "say"):
             kind = int if name in ("limit", "seed") else type(parameter.default)
             kind = str if parameter.default is None and name != "limit" else kind
             flag = f"--{name.replace('_', '-')}"

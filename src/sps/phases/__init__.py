@@ -32,7 +32,9 @@ class Parts:
     sampler: Sampler
     store: RolloutStore
     optimizer: torch.optim.Optimizer
-    irl_optimizer: torch.optim.Optimizer | None = None  # carried over when irl.optimizer_state: kept
+    irl_optimizer: torch.optim.Optimizer | None = (
+        None  # carried over when irl.optimizer_state: kept
+    )
     probe: Probe | None = None
     prompts: dict[str, tuple[int, ...]] = field(default_factory=dict)
 

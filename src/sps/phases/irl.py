@@ -1,4 +1,4 @@
-"""The IRL phase: keep unlikely rollouts of the RL phase (L2TE), and pull the policy towards them."""
+"""The IRL phase: keep unlikely rollouts of the RL phase (L2TE), pull the policy towards them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def irl_phase(parts: Parts, phase: Phase) -> Iterator[Metrics]:
     kept = select(parts, first, phase.last, rng)
     parts.store.close_phase(first, phase.last, kept)
     table = parts.store.read(first, phase.last)
-    table = table.filter(table["kept"]).sort_by([(c, "ascending") for c in ("step", "group", "sample")])
+    table = table.filter(table["kept"]).sort_by(
+        [(c, "ascending") for c in ("step", "group", "sample")]
+    )
     yield {"kept": len(table), "seconds/select": time.perf_counter() - began}
     if not len(table):
         return
@@ -39,7 +41,9 @@ def irl_phase(parts: Parts, phase: Phase) -> Iterator[Metrics]:
     optimizer = _optimizer(parts)
     for batch in batches(len(table), settings.batch, settings.steps, rng):
         began = time.perf_counter()
-        sums = irl_step(parts, optimizer, [prompts[i] for i in batch], [completions[i] for i in batch])
+        sums = irl_step(
+            parts, optimizer, [prompts[i] for i in batch], [completions[i] for i in batch]
+        )
         parts.policy.version += 1
         yield {**sums, "seconds/update": time.perf_counter() - began}
     parts.engine.load_weights(parts.policy.model)
@@ -60,7 +64,9 @@ def select(parts: Parts, first: int, last: int, rng: np.random.Generator) -> set
         table = _relikelihood(parts, parts.store.read(first, last), column)
     kept: set[Key] = set()
     for step in sorted(set(table["step"].to_pylist())):
-        rows = table.filter(pc.field("step") == step).sort_by([("group", "ascending"), ("sample", "ascending")])
+        rows = table.filter(pc.field("step") == step).sort_by(
+            [("group", "ascending"), ("sample", "ascending")]
+        )
         shape = (-1, parts.recipe.rollout.n)
         reward_PG = rows["reward"].to_numpy().reshape(shape)
         likelihood_PG = rows[column].to_numpy().reshape(shape)
@@ -98,7 +104,7 @@ def irl_step(
 
 
 def batches(size: int, batch: int, steps: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """Shuffled passes over the kept rollouts, cut into batches; a small set is passed more than once."""
+    """Shuffled passes over the kept rollouts, cut into batches; a small set is passed again."""
     batch = min(batch, size)
     order = rng.permutation(size)
     at = 0

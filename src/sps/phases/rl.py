@@ -51,7 +51,7 @@ def draw_groups(parts: Parts, step: int, count: int) -> tuple[list[Group], Metri
         if len(useful) >= count or not resample:
             break
     parts.store.append(step, [rollout for group in drawn for rollout in group])
-    # Where resampling ran out, groups that agree fill the batch: it keeps its size, and they its mean.
+    # Where resampling ran out, groups that agree fill the batch: it keeps its size.
     dull = [group for group in drawn if not _disagrees(group)]
     groups = (useful + dull)[:count] if resample else drawn
     return groups, _drawn_metrics(drawn, groups)
@@ -116,10 +116,7 @@ def _draw(parts: Parts, step: int, count: int, attempt: int, first_group: int) -
         future = parts.verifier.submit(problems[completion.index], text, completion.finished)
         drawn[completion.index, completion.sample] = (completion, future)
     return [
-        [
-            _rollout(parts, step, first_group + i, problem, *drawn[i, sample])
-            for sample in everyone
-        ]
+        [_rollout(parts, step, first_group + i, problem, *drawn[i, sample]) for sample in everyone]
         for i, problem in enumerate(problems)
     ]
 
@@ -167,7 +164,7 @@ def _rows(parts: Parts, rollouts: Sequence[Rollout]) -> Iterator[Rows]:
 
 
 def _old(parts: Parts, rollouts: list[Rollout], new_BT: Tensor) -> Tensor:
-    """Log-probabilities under the sampling policy: the same numbers while it is still the policy."""
+    """Log-probabilities under the sampling policy: the new ones while it is still the policy."""
     if all(r.policy_version == parts.policy.version for r in rollouts):
         return new_BT.detach()
     old = np.zeros(new_BT.shape, dtype=np.float32)

@@ -1,1 +1,1 @@
-"""The policy: loading it, its log-probabilities, one optimizer step, how far it moved, checkpoints."""
+"""The policy: loading, log-probabilities, one optimizer step, how far it moved, checkpoints."""

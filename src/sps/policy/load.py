@@ -45,8 +45,8 @@ class Policy:
             return tuple(self.tokenizer(prompt)["input_ids"])
         if not getattr(self.tokenizer, "chat_template", None):
             raise UserError(
-                f"{self.source}: its tokenizer has no chat template; choose another prompt template "
-                "(task.template in a recipe, --template of sps eval): plain, qwen_boxed or r1"
+                f"{self.source}: its tokenizer has no chat template; choose another prompt "
+                "template (task.template in a recipe, --template of sps eval): plain, qwen_boxed or r1"
             )
         ids = self.tokenizer.apply_chat_template(
             prompt, add_generation_prompt=True, tokenize=True, return_dict=True
@@ -82,7 +82,8 @@ def load_policy(
     hush = redirect_stderr(io.StringIO()) if gguf else nullcontext()
     try:
         with hush:
-            tokenizer, model = _read(where, dtype, extra)
+            tokenizer = AutoTokenizer.from_pretrained(where, **extra)
+            model = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32, **extra)
     except (OSError, ValueError, ImportError, KeyError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise UserError(f"model.path: {where} cannot be loaded: {first}") from None
@@ -93,13 +94,9 @@ def load_policy(
             f"model.path: {where}: the tokenizer has {len(tokenizer)} tokens but the model embeds "
             f"only {model.get_input_embeddings().num_embeddings}; they do not belong together"
         )
+    # Weights stay in float32, so that small updates are kept; only the computation is rounded.
+    model.compute_dtype = getattr(torch, dtype)
     return Policy(model.to(device).eval(), tokenizer, where)
-
-
-def _read(where: str, dtype: str, extra: dict[str, str]) -> tuple[Any, Any]:
-    tokenizer = AutoTokenizer.from_pretrained(where, **extra)
-    model = AutoModelForCausalLM.from_pretrained(where, dtype=getattr(torch, dtype), **extra)
-    return tokenizer, model
 
 
 def pick_device(asked: str) -> str:
@@ -112,13 +109,14 @@ def pick_device(asked: str) -> str:
 
 
 def resolve_model(model: str) -> str:
-    """Where a model's weights are: a run's folder stands for the checkpoint it selected, or its last."""
+    """Where a model's weights are: a run's folder stands for its selected or last checkpoint."""
     folder = Path(model).expanduser()
     if not (folder / "recipe.yaml").exists() or (folder / "config.json").exists():
         return str(folder) if folder.exists() else model
-    found = sorted(p for p in (folder / "checkpoints").glob("step-*") if (p / "config.json").exists())
+    saved = (folder / "checkpoints").glob("step-*")
+    found = sorted(p for p in saved if (p / "config.json").exists())
     if not found:
-        raise UserError(f"{model}: this run has no checkpoint yet; let it reach one, or train it first")
+        raise UserError(f"{model}: this run has no checkpoint yet; let it reach one first")
     selected = [r["selected"] for r in read_records(folder / "metrics.jsonl") if "selected" in r]
     chosen = folder / "checkpoints" / f"step-{selected[-1]:06d}" if selected else found[-1]
     return str(chosen if chosen in found else found[-1])

@@ -1,6 +1,6 @@
-"""Log-probabilities of given completions, without ever holding [tokens x vocabulary] for all tokens.
+"""Log-probabilities of given completions, never holding [tokens x vocabulary] for all tokens.
 
-Axes: B sequences, L prompt + completion tokens, T completion tokens, N completion tokens of all rows.
+Axes: B sequences, L prompt + completion tokens, T completion tokens, N those of all rows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-_LOGITS_AT_ONCE = 2**26  # numbers in the largest logits tensor: 256 MiB in float32
+_LOGITS_AT_ONCE = 2**28  # numbers in the largest logits tensor: 512 MiB in bf16
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,13 @@ def micro_batches(
     while at < len(order):
         size = max(1, budget // int(length_B[order[at]]))
         which = np.sort(order[at : at + size])
-        yield _rows([prompts[i] for i in which], [completions[i] for i in which], which, pad_id, device)
+        yield _rows(
+            [prompts[i] for i in which], [completions[i] for i in which], which, pad_id, device
+        )
         at += size
 
 
-def _rows(prompts, completions, which, pad_id, device) -> Rows:  # noqa: ANN001
+def _rows(prompts, completions, which, pad_id, device) -> Rows:
     width = max(len(p) + len(c) for p, c in zip(prompts, completions, strict=True))
     tokens = max(len(c) for c in completions)
     ids_BL = np.full((len(which), width), pad_id, dtype=np.int64)
@@ -72,22 +74,38 @@ def token_logprobs(
 
     Both are of the distribution that was sampled from: logits divided by the temperature.
     """
-    hidden_BLD = model.base_model(input_ids=rows.ids_BL, use_cache=False).last_hidden_state
-    hidden_ND = hidden_BLD[rows.place]
-    head, cap = model.get_output_embeddings(), _softcap(model)
-    vocabulary = head.weight.shape[0]
-    size = max(1, _LOGITS_AT_ONCE // vocabulary)
-    pieces = list(zip(hidden_ND.split(size), rows.target_N.split(size), strict=True))
-    arguments = (head, cap, temperature, entropy_grad)
-    if len(pieces) == 1:
-        outs = [_chosen(*pieces[0], *arguments)]
-    else:  # logits of a piece live only while it is worked on, forwards and backwards
-        outs = [checkpoint(_chosen, h, t, *arguments, use_reentrant=False) for h, t in pieces]
-    logp_N, entropy_N = (torch.cat(part) for part in zip(*outs, strict=True))
+    with compute(model):
+        hidden_BLD = model.base_model(input_ids=rows.ids_BL, use_cache=False).last_hidden_state
+        logp_N, entropy_N = _head(model, hidden_BLD[rows.place], rows, temperature, entropy_grad)
     return _rectangle(logp_N, rows.mask_BT), _rectangle(entropy_N, rows.mask_BT)
 
 
-def _chosen(hidden_ND, target_N, head, cap, temperature, entropy_grad):  # noqa: ANN001, ANN202
+def compute(model: Any) -> Any:
+    """Autocast to the dtype the policy computes in; its weights stay in float32."""
+    kind = getattr(model, "compute_dtype", torch.float32)
+    return torch.autocast(model.device.type, kind, enabled=kind != torch.float32)
+
+
+def _head(
+    model: Any, hidden_ND: Tensor, rows: Rows, temperature: float, entropy_grad: bool
+) -> tuple[Tensor, Tensor]:
+    head, cap = model.get_output_embeddings(), _softcap(model)
+    if hidden_ND.is_cuda and torch.is_autocast_enabled() and not cap and head.bias is None:
+        from sps.policy.fused_head import chosen  # needs triton, which CPUs may lack
+
+        return chosen(hidden_ND, head.weight, rows.target_N, temperature, _LOGITS_AT_ONCE)
+    size = max(1, _LOGITS_AT_ONCE // head.weight.shape[0])
+    pieces = list(zip(hidden_ND.split(size), rows.target_N.split(size), strict=True))
+    arguments = (head, cap, temperature, entropy_grad)
+    if len(pieces) == 1:
+        return _chosen(*pieces[0], *arguments)
+    # Logits of a piece live only while it is worked on, forwards and backwards.
+    outs = [checkpoint(_chosen, h, t, *arguments, use_reentrant=False) for h, t in pieces]
+    logp_N, entropy_N = (torch.cat(part) for part in zip(*outs, strict=True))
+    return logp_N, entropy_N
+
+
+def _chosen(hidden_ND, target_N, head, cap, temperature, entropy_grad):
     logits_NV = head(hidden_ND).float()
     if cap:
         logits_NV = torch.tanh(logits_NV / cap) * cap

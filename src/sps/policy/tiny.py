@@ -55,7 +55,7 @@ def make_base(
     name: str,
     progress: Callable[[int, int, float], None] = lambda step, of, loss: None,
 ) -> Path:
-    """Train on (prompt, completion) texts and save under `name`; a crash leaves nothing half made."""
+    """Train on (prompt, completion) texts, save under `name`; a crash leaves nothing half made."""
     model = _train(base, tokenizer, attempts, progress)
     folder = cache_folder() / name
     draft = folder.with_name(f"{name}.{os.getpid()}.draft")
@@ -66,7 +66,7 @@ def make_base(
     return folder
 
 
-def _train(base, tokenizer, attempts, progress) -> LlamaForCausalLM:  # noqa: ANN001
+def _train(base, tokenizer, attempts, progress) -> LlamaForCausalLM:
     torch.manual_seed(base.seed)
     model = LlamaForCausalLM(_shape(base, tokenizer))
     optimizer = torch.optim.AdamW(model.parameters(), lr=base.lr, weight_decay=0.01)
@@ -99,7 +99,7 @@ def _shape(base: BaseTraining, tokenizer: PreTrainedTokenizerFast) -> LlamaConfi
     )
 
 
-def _encode(tokenizer, batch) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: ANN001
+def _encode(tokenizer, batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Right-padded ids, and labels on the completion alone."""
     prompts = [tokenizer(p)["input_ids"] for p, _ in batch]
     texts = [tokenizer(c)["input_ids"] for _, c in batch]

@@ -24,8 +24,8 @@ from transformers import AttentionInterface
 NAME = "sps_split"
 SHORT = 32
 # On a CPU it is twice as fast to multiply a whole buffer and mask what is not filled than to read a
-# strided part of it, so buffers grow in small steps; and torch multiplies matrices of fewer than 400
-# products one by one, several times slower than a batch of them.
+# strided part of it, so buffers grow in small steps; and torch multiplies matrices of fewer than
+# 400 products one by one, several times slower than a batch of them.
 _BLOCK, _GROWTH, _SMALL = 32, 1.25, 400
 
 
@@ -160,7 +160,7 @@ def _prefill(
 def decode(
     query: Tensor, layer: Layer, scaling: float, window: int | None, cap: float | None
 ) -> Tensor:
-    """One new token a row, [B, heads, 1, D], against what it may see; its own key is stored already."""
+    """One new token a row, [B, heads, 1, D], against what it sees; its own key is stored already."""
     cache = layer.cache
     rows, heads, _, width = query.shape
     shared = layer.key.shape[1]
@@ -175,7 +175,7 @@ def decode(
 
 
 def _scores(query: Tensor, layer: Layer, window: int | None, cap: float | None) -> Tensor:
-    """Scores [B, H, R, .] over the prompt and then the row's own tokens; -inf where it sees nothing."""
+    """Scores [B, H, R, .] over the prompt and the row's own tokens; -inf where it sees nothing."""
     cache = layer.cache
     now = cache.copied + cache.filled + 1
     own = _capped(query @ layer.key.transpose(2, 3), cap)

@@ -1,7 +1,7 @@
 """The native engine: batched sampling from any transformers decoder, with nothing to install.
 
 A prompt is run once for its whole group and its keys and values are shared by the samples; the
-cache is allocated ahead; rows that are done are dropped; every token comes with its log-probability.
+cache is allocated ahead; rows that are done are dropped; tokens come with log-probabilities.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sps.errors import UserError
 from sps.rollout import attention, fused
-from sps.rollout.sampling import draw, uniforms
+from sps.rollout.sampling import draw, row_keys, uniforms
 from sps.types import Completion, Request, Sampling
 
 _DROP_BELOW = 0.75  # drop finished rows once the live ones are fewer than this share
@@ -84,7 +84,9 @@ class NativeEngine:
         ids_PL = torch.full((len(wave), width), self.pad_id)
         for row, request in enumerate(wave):
             ids_PL[row, : len(request.prompt_ids)] = torch.tensor(request.prompt_ids)
-        cache = attention.SplitCache(lengths_P, width, sampling.max_new_tokens, rows.group, self.arena)
+        cache = attention.SplitCache(
+            lengths_P, width, sampling.max_new_tokens, rows.group, self.arena
+        )
         hidden_PLD = self._hidden(ids_PL.to(device), torch.arange(width, device=device), cache)
         last_PD = hidden_PLD[torch.arange(len(wave), device=device), lengths_P - 1]
         logits_PV = self.model.get_output_embeddings()(last_PD)
@@ -115,7 +117,7 @@ class NativeEngine:
 
 
 class _Rows:
-    """The sequences being decoded, as a [P, G] rectangle; short groups are filled with dead rows."""
+    """The sequences being decoded, as a [P, G] rectangle; short groups get dead rows."""
 
     def __init__(self, wave: list[Request], sampling: Sampling, device: torch.device):
         self.group = max(len(r.samples) for r in wave)
@@ -138,7 +140,8 @@ class _Rows:
         """One random number a row for this position; drawn in blocks."""
         if self._uniforms is None or at >= self._from + self._uniforms.shape[1]:
             block = min(256, self.sampling.max_new_tokens - at)
-            numbers = uniforms(self.sampling.seed, self.index_B, self.sample_B, at, block)
+            key_B = row_keys(self.sampling.seed, self.index_B, self.sample_B)
+            numbers = uniforms(key_B, at, block)
             self._uniforms, self._from = numbers.to(self.device), at
         return self._uniforms[:, at - self._from]
 
@@ -149,7 +152,7 @@ class _Rows:
         self.live_B = self.live_B & ~end_B
 
     def finished(self, length: int, last: bool = False) -> list[Completion]:
-        """Completions that have ended and were not handed out yet; at the last, all the others too."""
+        """Completions that have ended and were not handed out yet; at the last, all others too."""
         ready_B = ~self.told_B if last else ~self.told_B & ~self.live_B
         self.told_B = self.told_B | ready_B
         rows = ready_B.nonzero()[:, 0]
@@ -158,7 +161,9 @@ class _Rows:
         rows = rows.cpu().numpy()
         keys = zip(self.index_B[rows].tolist(), self.sample_B[rows].tolist(), strict=True)
         return [
-            Completion(index, sample, ids[i, : end or length], logprobs[i, : end or length], end > 0)
+            Completion(
+                index, sample, ids[i, : end or length], logprobs[i, : end or length], end > 0
+            )
             for i, ((index, sample), end) in enumerate(zip(keys, ended, strict=True))
         ]
 

@@ -9,18 +9,45 @@ from torch import Tensor
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
 
-def uniforms(seed: int, index_B: np.ndarray, sample_B: np.ndarray, start: int, count: int) -> Tensor:
+def row_keys(seed: int, index_B: np.ndarray, sample_B: np.ndarray) -> np.ndarray:
+    """One 64-bit key a row, from (seed, index, sample) alone."""
+    with np.errstate(over="ignore"):
+        start = _mix(np.array([seed & (2**64 - 1)], dtype=np.uint64) + _GAMMA)
+        key_B = _mix(start ^ (index_B.astype(np.uint64) * _GAMMA))
+        return _mix(key_B ^ (sample_B.astype(np.uint64) + _GAMMA))
+
+
+def uniforms(key_B: np.ndarray, start: int, count: int) -> Tensor:
     """Numbers in [0, 1) for tokens start .. start+count of each row, as float32 [B, count].
 
-    Each depends on (seed, index, sample, position) alone: a row draws the same numbers in any batch.
+    Each depends on the row's key and the position alone: a row draws the same in any batch.
     """
     with np.errstate(over="ignore"):
-        key_B = _mix(np.uint64(seed & (2**64 - 1)) + _GAMMA)
-        key_B = _mix(key_B ^ (index_B.astype(np.uint64) * _GAMMA))
-        key_B = _mix(key_B ^ (sample_B.astype(np.uint64) + _GAMMA))
         position_T = np.arange(start + 1, start + count + 1, dtype=np.uint64) * _GAMMA
         bits_BT = _mix(key_B[:, None] + position_T[None, :])
     return torch.from_numpy((bits_BT >> np.uint64(40)).astype(np.float32) * np.float32(2**-24))
+
+
+def uniform_at(key_B: Tensor, position_B: Tensor) -> Tensor:
+    """The same numbers, one a row at its own position, computed where the tensors are."""
+    bits_B = _mix_signed(key_B + (position_B.long() + 1) * _signed(int(_GAMMA)))
+    return _shifted(bits_B, 40).float() * 2**-24
+
+
+def _signed(x: int) -> int:
+    return x - 2**64 if x >= 2**63 else x
+
+
+def _shifted(x: Tensor, by: int) -> Tensor:
+    """Logical shift to the right of 64-bit numbers that torch holds as signed."""
+    return (x >> by) & ((1 << (64 - by)) - 1)
+
+
+def _mix_signed(x: Tensor) -> Tensor:
+    """`_mix` on tensors: signed multiplication wraps around to the same bits."""
+    x = (x ^ _shifted(x, 30)) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ _shifted(x, 27)) * _signed(0x94D049BB133111EB)
+    return x ^ _shifted(x, 31)
 
 
 def _mix(x: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Every rollout of a run, in Parquet.
 
     rollouts/step-000001.parquet          one step, written as soon as it was judged
-    rollouts/phase-000001-000050.parquet  a whole RL phase, ordered by likelihood, with what L2TE kept
+    rollouts/phase-000001-000050.parquet  an RL phase, ordered by likelihood, with what L2TE kept
 
 At the end of a phase its step files are merged into one; a reader never sees a rollout twice. Row
 groups are small and ordered by likelihood, so the unlikely ones are read without the rest.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +69,7 @@ class RolloutStore:
         columns: list[str] | None = None,
         below: float | None = None,
     ) -> pa.Table:
-        """Rollouts of some steps, of some columns, less likely (mean log-probability) than `below`."""
+        """Rollouts of some steps and columns, less likely (mean log-probability) than `below`."""
         keep = (pc.field("step") >= first) & (pc.field("step") <= last)
         if below is not None:
             keep = keep & (pc.field("mean_logprob") < below)
@@ -101,11 +102,13 @@ class RolloutStore:
             if first > step:
                 path.unlink()
             elif last > step:  # a phase that was closed after the checkpoint: cut it back
-                self._write(self.folder / f"phase-{first:06d}-{step:06d}.parquet", self.read(first, step))
+                self._write(
+                    self.folder / f"phase-{first:06d}-{step:06d}.parquet", self.read(first, step)
+                )
                 path.unlink()
 
     def _files(self) -> list[Path]:
-        """Phase files, and the step files that no phase file covers (a merge may have been cut short)."""
+        """Phase files, and step files that none covers (a merge may have been cut short)."""
         phases = sorted(self.folder.glob("phase-*.parquet"))
         covered = [_range(p) for p in phases]
         steps = [
@@ -128,7 +131,7 @@ def to_arrays(table: pa.Table, column: str) -> list[np.ndarray]:
         column_data = pa.concat_arrays(column_data.chunks)
     values = column_data.values.to_numpy(zero_copy_only=False)
     offsets = column_data.offsets.to_numpy()
-    return [values[a:b] for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+    return [values[a:b] for a, b in pairwise(offsets)]
 
 
 def _row(r: Rollout) -> dict:

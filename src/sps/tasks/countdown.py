@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import comb
 
 from sps.errors import UserError
@@ -37,7 +37,7 @@ class Move:
     rest: State
 
 
-@lru_cache(maxsize=None)
+@cache
 def moves(state: State, max_value: int) -> tuple[Move, ...]:
     """Every legal step from a state: whole results from 0 to max_value."""
     found = {}
@@ -54,7 +54,7 @@ def moves(state: State, max_value: int) -> tuple[Move, ...]:
     return tuple(found.values())
 
 
-@lru_cache(maxsize=None)
+@cache
 def reachable(state: State, max_value: int) -> frozenset[int]:
     """The targets that some trajectory from this state reaches."""
     if len(state) == 1:
@@ -102,7 +102,7 @@ class Countdown:
         return [*(str(i) for i in range(top + 1)), *OPS, "=", "->", ":", "."]
 
     def attempts(self, seed: int, solved: float) -> Iterator[tuple[Problem, str]]:
-        """Endless noisy demonstrations on training problems: some solve, the rest wander legally."""
+        """Endless noisy demonstrations on training problems: some solve, the rest wander."""
         rng = random.Random(seed)
         train = self._pool()["train"]
         while True:
@@ -130,9 +130,9 @@ class Countdown:
             want = self.sizes[split]
             if len(pool) < want:
                 raise UserError(
-                    f"task.{split} asks for {want} problems but only {len(pool)} solvable ones exist "
-                    f"with {self.numbers} numbers from {self.low} to {self.high} and values up to "
-                    f"{self.max_value}; ask for fewer, or widen task.low, task.high or task.max_value"
+                    f"task.{split} asks for {want} problems but only {len(pool)} solvable ones "
+                    f"exist with {self.numbers} numbers from {self.low} to {self.high} and values up to "
+                    f"{self.max_value}; ask for fewer, or widen task.low, task.high, task.max_value"
                 )
             rng = random.Random(f"{self.seed} {split}")
             splits[split] = [self._problem(*pair, rng) for pair in pool[:want]]

@@ -1,0 +1,5 @@
+"""python -m sps."""
+
+from sps.cli import main
+
+main()

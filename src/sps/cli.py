@@ -1,0 +1,95 @@
+"""The command line. No logic lives here: a command reads its arguments and calls one function."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sps.errors import RunFailed, UserError
+
+app = typer.Typer(
+    help="Train reasoning models with RL without losing exploration.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Set = Annotated[
+    list[str] | None, typer.Option("--set", help="Override a key: --set rl.lr=1e-6. Repeatable.")
+]
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the runs, results and report go.")] = Path(
+        "runs/demo"
+    ),
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each method.")] = 3,
+    quick: Annotated[bool, typer.Option(help="A smoke test in under a minute.")] = False,
+    again: Annotated[bool, typer.Option(help="Throw away an earlier demo in the folder.")] = False,
+) -> None:
+    """GRPO against SPS on Countdown with the embedded policy: no GPU, no downloads."""
+    from sps.commands import run_demo
+
+    run_demo(out, seeds=seeds, quick=quick, again=again)
+
+
+@app.command()
+def train(
+    recipe: Annotated[Path, typer.Argument(help="A YAML recipe; see recipes/.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The run folder. Default: runs/<name of the recipe>.")
+    ] = None,
+    resume: Annotated[bool, typer.Option(help="Go on from the last checkpoint.")] = False,
+    overrides: Set = None,
+) -> None:
+    """Train one run: RL phases, and IRL phases between them if the recipe has any."""
+    from sps.commands import run_train
+
+    run_train(recipe, out, resume, overrides or [])
+
+
+@app.command()
+def compare(
+    recipes: Annotated[list[Path], typer.Argument(help="One recipe a method.")],
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each method.")] = 3,
+    out: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("runs/compare"),
+    early: Annotated[
+        str, typer.Option(help="Also evaluate the first method at these steps: 100,200.")
+    ] = "",
+    hot: Annotated[
+        str, typer.Option(help="Also sample the first method at these temperatures: 1.2,1.5.")
+    ] = "",
+    workers: Annotated[int, typer.Option(help="Processes; 0: one a core.")] = 0,
+    overrides: Set = None,
+) -> None:
+    """Several methods with the same budget and seeds, paired by question."""
+    from sps.commands import run_compare
+
+    run_compare(recipes, seeds, out, early, hot, workers, overrides or [])
+
+
+def main() -> None:
+    """Run a command; bad input is one paragraph and exit code 2, never a traceback."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        app(standalone_mode=False)
+    except UserError as error:
+        _fail(f"error: {error}", 2)
+    except RunFailed as error:
+        _fail(f"failed: {error}", 1)
+    except typer.TyperException as error:
+        error.show()
+        sys.exit(2)
+    except (KeyboardInterrupt, typer.Abort):
+        _fail("stopped; what has finished is kept", 130)
+
+
+def _fail(text: str, code: int) -> None:
+    sys.stderr.write(text + "\n")
+    sys.exit(code)

@@ -1,0 +1,259 @@
+"""What the commands do, said to the terminal as it happens."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import sysconfig
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from sps.compare import Extra, Job, compare, plan
+from sps.config import Recipe, load_recipe
+from sps.errors import UserError
+
+console = Console()
+
+_QUICK = [
+    "rl.steps=30",
+    "irl.every=10",
+    "evaluation.n=32",
+    "evaluation.every=0",
+    "checkpoint.every=10",
+    "task.test=60",
+]
+
+
+def run_demo(out: Path, seeds: int, quick: bool, again: bool) -> None:
+    """Base, GRPO, SPS at the paper's and a tuned learning rate, early-stopped and hotter GRPO."""
+    if again and (out / "results.json").exists():
+        shutil.rmtree(out)
+    names = ["countdown_grpo.yaml", "countdown_sps.yaml", "countdown_sps_paper.yaml"]
+    recipes = [recipes_folder() / "demo" / name for name in names]
+    early, hot = ("10,20", "1.5") if quick else ("50,100,200", "1.2,1.5")
+    console.print(
+        "Countdown: reach a target from four numbers. A small policy has seen aimless attempts;\n"
+        "RL sharpens it. Watch Pass@1 rise and Pass@128 fall, and what SPS does about it.\n"
+    )
+    run_compare(recipes, 1 if quick else seeds, out, early, hot, 0, _QUICK if quick else [])
+
+
+def run_compare(
+    paths: list[Path],
+    seeds: int,
+    out: Path,
+    early: str,
+    hot: str,
+    workers: int,
+    overrides: list[str],
+) -> None:
+    """Run, show, and write results.json and report.html."""
+    recipes = _named([load_recipe(path, overrides) for path in paths])
+    extras = _extras(next(iter(recipes)), recipes, early, hot)
+    _base(recipes)
+    jobs = plan(recipes, seeds, out, extras, threads=1)
+    _writable(out)
+    with _Watch() as watch:
+        results = compare(jobs, out, watch, workers or None)
+    show_results(results)
+    console.print(f"\nresults: {out / 'results.json'}   {results['wall_seconds']:.0f} s in all")
+
+
+def run_train(path: Path, out: Path | None, resume: bool, overrides: list[str]) -> None:
+    """One run, its progress, and its test scores."""
+    recipe = load_recipe(path, overrides)
+    folder = out or Path("runs") / recipe.name
+    _base({recipe.name: recipe})
+    from sps.build import open_run
+    from sps.loop import train
+
+    parts, run = open_run(recipe, folder, resume, [_Lines(recipe)])
+    if run.start:
+        console.print(f"resumed after step {run.start}")
+    scores = train(parts, run)
+    if scores is not None:
+        for k in scores.report_ks():
+            mean, low, high = scores.pass_at_k(k)
+            console.print(f"Pass@{k:<4} {mean:6.1%}  [{low:.1%}, {high:.1%}]")
+    console.print(f"run folder: {folder}")
+
+
+def recipes_folder() -> Path:
+    """The recipes that come with the program: in its source tree, or where it was installed."""
+    here = Path(__file__).parents[2] / "recipes"
+    return here if here.is_dir() else Path(sysconfig.get_path("data")) / "share" / "sps" / "recipes"
+
+
+def show_results(results: dict[str, Any]) -> None:
+    """The table of a comparison, and who beats whom."""
+    methods = results["methods"]
+    ks = list(methods["base"]["pass_at_k"])
+    shown = [k for k in ("1", "8", "32") if k in ks] + [ks[-1]] * (ks[-1] not in ("1", "8", "32"))
+    table = Table(title="per cent, with 95 % intervals over questions and seeds")
+    table.add_column("method")
+    for k in shown:
+        table.add_column(f"Pass@{k}", justify="right")
+    table.add_column("greedy logp", justify="right")
+    table.add_column("RL s", justify="right")
+    table.add_column("IRL s", justify="right")
+    for name, row in methods.items():
+        cells = [_cell(row["pass_at_k"][k]) for k in shown]
+        squeeze = f"{row['greedy_logprob']:.2f}" if row["greedy_logprob"] is not None else ""
+        table.add_row(
+            name, *cells, squeeze, f"{row['rl_seconds']:.0f}", f"{row['irl_seconds']:.1f}"
+        )
+    console.print(table)
+    console.print("paired by question, in points:")
+    for row in results["paired"]:
+        if str(row["k"]) in ("1", ks[-1]):
+            mean, low, high = (100 * x for x in row["delta"])
+            console.print(
+                f"  {row['b']:>16} against {row['a']:<8} Pass@{row['k']:<4}"
+                f"{mean:+6.1f} [{low:+.1f}, {high:+.1f}]  {row['verdict']}",
+                highlight=False,
+            )
+
+
+def _cell(interval: list[float]) -> str:
+    mean, low, high = (100 * x for x in interval)
+    return f"{mean:.1f} [{low:.1f}, {high:.1f}]"
+
+
+def _named(recipes: list[Recipe]) -> dict[str, Recipe]:
+    named = {recipe.name: recipe for recipe in recipes}
+    if len(named) < len(recipes):
+        raise UserError(
+            "two of the recipes have the same `name`; the table could not tell them apart"
+        )
+    return named
+
+
+def _extras(first: str, recipes: dict[str, Recipe], early: str, hot: str) -> dict[str, list[Extra]]:
+    """Early stops and hotter sampling of the first method: free, and so to be beaten."""
+    recipe = recipes[first]
+    steps = [int(_number(x, "--early")) for x in early.split(",") if x]
+    for step in steps:
+        if step % (recipe.checkpoint.every or recipe.rl.steps):
+            raise UserError(
+                f"--early {step}: {first} saves no checkpoint there; its checkpoint.every is "
+                f"{recipe.checkpoint.every}"
+            )
+    made = [Extra(f"{first} @{step}", step=step) for step in steps]
+    heats = [_number(x, "--hot") for x in hot.split(",") if x]
+    return {first: made + [Extra(f"{first} T={t:g}", temperature=t) for t in heats]}
+
+
+def _number(text: str, option: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(f"{option}: {text!r} is not a number; write for example 100,200") from None
+
+
+def _base(recipes: dict[str, Recipe]) -> None:
+    """Make the embedded policies that are not there yet, once, before runs ask for them."""
+    for recipe in recipes.values():
+        if recipe.model.path is not None:
+            continue
+        from sps.build import ensure_base
+
+        with console.status("making the base policy") as status:
+            ensure_base(
+                recipe,
+                lambda step, of, loss: status.update(
+                    f"making the base policy: step {step}/{of}, loss {loss:.3f}"
+                ),
+            )
+
+
+def _writable(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        probe = out / ".write"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise UserError(f"{out}: cannot write there ({error.strerror}); choose --out") from None
+
+
+class _Watch:
+    """Progress of a comparison: a live table on a terminal, a line now and then elsewhere."""
+
+    def __init__(self) -> None:
+        self.live = Live(console=console, refresh_per_second=2) if console.is_terminal else None
+        self.said: dict[str, str] = {}
+        self.last = time.monotonic()
+
+    def __enter__(self) -> _Watch:
+        if self.live:
+            self.live.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self.live:
+            self.live.__exit__(*error)
+
+    def __call__(self, jobs: list[Job], states: dict[str, str], seconds: float) -> None:
+        if self.live:
+            self.live.update(_jobs_table(jobs, states, seconds))
+            return
+        due = time.monotonic() - self.last > 15
+        for job in jobs:
+            state = states[str(job.folder)]
+            news = state != self.said.get(str(job.folder))
+            if news and state != "waiting" and (due or state.startswith("done")):
+                console.print(f"{seconds:5.0f} s  {_title(job):<22} {state}", highlight=False)
+                self.said[str(job.folder)] = state
+        self.last = time.monotonic() if due else self.last
+        sys.stdout.flush()
+
+
+def _jobs_table(jobs: list[Job], states: dict[str, str], seconds: float) -> Table:
+    table = Table(title=f"{seconds:.0f} s", title_justify="left", box=None)
+    table.add_column("run")
+    table.add_column("state")
+    for job in jobs:
+        table.add_row(_title(job), states[str(job.folder)])
+    return table
+
+
+def _title(job: Job) -> str:
+    return f"{job.method}, seed {job.recipe.seed}" if job.train else job.method
+
+
+class _Lines:
+    """A line every few steps of a run."""
+
+    def __init__(self, recipe: Recipe):
+        self.recipe, self.began = recipe, time.monotonic()
+        self.every = max(1, recipe.rl.steps // 30)
+
+    def __call__(self, record: dict[str, Any]) -> None:
+        kind, step = record["kind"], record["step"]
+        if kind == "rl" and step % self.every == 0:
+            console.print(
+                f"step {step}/{self.recipe.rl.steps}  reward {record['reward']:.3f}  "
+                f"useful {record['useful']:.0%}  logp {record['logprob']:.3f}",
+                highlight=False,
+            )
+        elif kind == "eval":
+            curve = record["pass_at_k"]
+            top = max(curve, key=int)
+            console.print(
+                f"step {step}  {record['name']}: Pass@1 {curve['1'][0]:.1%}  "
+                f"Pass@{top} {curve[top][0]:.1%}",
+                highlight=False,
+            )
+        elif kind == "warning":
+            console.print(f"warning: {record['text']}", highlight=False)
+        elif kind == "meter":
+            console.print(
+                f"step {step}  {record['of']} phase {record['phase']} moved the policy: "
+                f"weights {record['relative_update']:.1e}, KL {record['kl']:.1e} a token",
+                highlight=False,
+            )

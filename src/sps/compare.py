@@ -1,0 +1,228 @@
+"""Methods against each other: same budget, several seeds, paired by question, one table.
+
+Runs are independent, and at this size one thread each is fastest, so they go to worker processes.
+Whatever has finished stays finished: a comparison that is started again takes it from disk.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sps.algo.passk import mean_interval, paired
+from sps.config import Recipe
+from sps.evaluate.scores import Scores, read_scores
+from sps.track import read_records
+
+Summaries = dict[str, dict[str, Any]]  # method name -> summary of its test scores
+
+
+@dataclass(frozen=True)
+class Extra:
+    """Another way to use a trained run: an earlier checkpoint, another sampling temperature."""
+
+    name: str
+    step: int | None = None
+    temperature: float | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of one method, or the evaluation of the untrained policy when `train` is False."""
+
+    method: str
+    recipe: Recipe
+    folder: Path
+    extras: tuple[Extra, ...] = ()
+    train: bool = True
+
+
+Watch = Callable[[list[Job], dict[str, str], float], None]  # jobs, state of each folder, seconds
+
+
+def plan(
+    recipes: dict[str, Recipe], seeds: int, out: Path, extras: dict[str, list[Extra]], threads: int
+) -> list[Job]:
+    """The base once, then every method with every seed; long jobs first."""
+    jobs = []
+    for seed in range(seeds):
+        for method, recipe in recipes.items():
+            own = recipe.model_copy(update={"seed": recipe.seed + seed, "threads": threads})
+            folder = out / method / f"seed-{own.seed}"
+            jobs.append(Job(method, own, folder, tuple(extras.get(method, ()))))
+    jobs.sort(key=lambda job: -len(job.extras))
+    first = jobs[0].recipe
+    return [*jobs, Job("base", first, out / "base" / "eval", train=False)]
+
+
+def compare(jobs: list[Job], out: Path, watch: Watch, workers: int | None = None) -> dict[str, Any]:
+    """Run every job, collect the scores, write results.json."""
+    began = time.time()
+    workers = min(len(jobs), workers or os.cpu_count() or 1)
+    out.mkdir(parents=True, exist_ok=True)
+    found: dict[str, Summaries] = {}
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        futures = {pool.submit(run_job, job): job for job in jobs}
+        pending = set(futures)
+        while pending:
+            for future in _finished(pending):
+                pending.discard(future)
+                job = futures[future]
+                try:
+                    found[str(job.folder)] = future.result()
+                except BaseException:
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    raise
+            watch(jobs, _states(jobs, found), time.time() - began)
+    results = summarise(jobs, found)
+    results["wall_seconds"] = time.time() - began
+    draft = out / "results.json.draft"
+    draft.write_text(json.dumps(results, indent=1))
+    draft.rename(out / "results.json")
+    return results
+
+
+def run_job(job: Job) -> Summaries:
+    """One job, in a worker process. A job that ended before is read from its folder."""
+    written = job.folder / "result.json"
+    if written.exists():
+        return json.loads(written.read_text())
+    # Imported here: the parent process never needs torch.
+    from sps.build import open_run
+    from sps.loop import train
+    from sps.run import measure, use_checkpoint
+
+    parts, run = open_run(job.recipe, job.folder, resume=(job.folder / "recipe.yaml").exists())
+    n = job.recipe.evaluation.n
+    if job.train:
+        scores = train(parts, run)
+        found = {job.method: {**scores.summary(), **_seconds(job.folder)}}
+    else:
+        found = {job.method: measure(parts, run, "test", run.test, n, 0).summary()}
+    for extra in job.extras:
+        step = extra.step or job.recipe.rl.steps
+        use_checkpoint(parts, run, step)
+        name = f"test-{step:06d}-{extra.temperature or job.recipe.evaluation.temperature:g}"
+        scores = measure(parts, run, name, run.test, n, step, extra.temperature)
+        found[extra.name] = scores.summary()
+    draft = written.with_suffix(".draft")
+    draft.write_text(json.dumps(found))
+    draft.rename(written)
+    return found
+
+
+def summarise(jobs: list[Job], found: dict[str, Summaries]) -> dict[str, Any]:
+    """Every method's Pass@k with intervals over seeds and questions, and paired differences."""
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for job in jobs:
+        for name, summary in found[str(job.folder)].items():
+            runs.setdefault(name, []).append(summary)
+    scores = {name: [read_scores(s) for s in summaries] for name, summaries in runs.items()}
+    order = ["base", *(name for name in runs if name != "base")]
+    methods = {name: _method(scores[name], runs[name]) for name in order}
+    first = jobs[0].method if len(jobs) > 1 else "base"
+    pairs = [("base", b) for b in order[1:]]
+    pairs += [(first, b) for b in order[1:] if b != first]
+    rows = [row for a, b in pairs for row in _pair(a, b, scores[a], scores[b])]
+    return {"methods": methods, "paired": rows, "reference": first}
+
+
+def _method(scores: list[Scores], summaries: list[dict[str, Any]]) -> dict[str, Any]:
+    ks = scores[0].report_ks()
+    curve = {str(k): list(mean_interval(_stack(scores, k))) for k in ks}
+    greedy = [s.greedy_logprob for s in scores if s.greedy_logprob is not None]
+    details: dict[str, int] = {}
+    for s in scores:
+        for kind, count in s.details.items():
+            details[kind] = details.get(kind, 0) + count
+    return {
+        "pass_at_k": curve,
+        "avg": curve["1"],
+        "seeds": len(scores),
+        "n": scores[0].n,
+        "questions": len(scores[0].ids),
+        "rl_seconds": float(np.mean([s.get("rl_seconds", 0.0) for s in summaries])),
+        "irl_seconds": float(np.mean([s.get("irl_seconds", 0.0) for s in summaries])),
+        "greedy_logprob": float(np.mean(greedy)) if greedy else None,
+        "token_logprob": float(np.mean([s.mean_logprob for s in scores])),
+        "details": details,
+    }
+
+
+def _pair(a: str, b: str, a_scores: list[Scores], b_scores: list[Scores]) -> list[dict[str, Any]]:
+    top = a_scores[0].n
+    rows = []
+    for k in sorted({1, min(8, top), min(32, top), top}):
+        result = paired(_stack(a_scores, k), _stack(b_scores, k))
+        delta, verdict = list(result.delta), result.verdict
+        rows.append({"a": a, "b": b, "k": k, "delta": delta, "verdict": verdict, "p": result.p})
+    return rows
+
+
+def _stack(scores: list[Scores], k: int) -> np.ndarray:
+    return np.stack([s.per_question(k) for s in scores])
+
+
+def _seconds(folder: Path) -> dict[str, float]:
+    """Time in RL and in IRL, from the run's own record."""
+    totals = {"rl": 0.0, "irl": 0.0}
+    for record in read_records(folder / "metrics.jsonl"):
+        if record["kind"] in totals:
+            parts = (v for name, v in record.items() if name.startswith("seconds/"))
+            totals[record["kind"]] += sum(parts)
+    return {"rl_seconds": totals["rl"], "irl_seconds": totals["irl"]}
+
+
+def _finished(pending: set) -> Iterable:
+    """Jobs that ended within the next second."""
+    try:
+        return [next(as_completed(list(pending), timeout=1.0))]
+    except TimeoutError:
+        return []
+
+
+def _states(jobs: list[Job], found: dict[str, Summaries]) -> dict[str, str]:
+    """A few words on each job, from the end of its record."""
+    states = {}
+    for job in jobs:
+        name = str(job.folder)
+        if name in found:
+            best = found[name][job.method]["pass_at_k"]
+            top = max(best, key=int)
+            states[name] = f"done: Pass@1 {best['1'][0]:.1%}, Pass@{top} {best[top][0]:.1%}"
+            continue
+        record = _last_record(job.folder / "metrics.jsonl")
+        if record is None:
+            states[name] = "running" if (job.folder / "recipe.yaml").exists() else "waiting"
+        elif record["step"] >= job.recipe.rl.steps or not job.train:
+            states[name] = "evaluating"
+        else:
+            reward = f", reward {record['reward']:.3f}" if "reward" in record else ""
+            states[name] = f"step {record['step']}/{job.recipe.rl.steps}{reward}"
+    return states
+
+
+def _last_record(path: Path) -> dict[str, Any] | None:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 8192))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return None
+    for line in reversed(lines):
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if isinstance(record, dict):
+            return record
+    return None

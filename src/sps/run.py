@@ -1,0 +1,65 @@
+"""A run folder: what is held out, its evaluations and its checkpoints."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sps.evaluate.evaluate import Progress, evaluate
+from sps.evaluate.scores import Scores
+from sps.phases import Parts
+from sps.policy.checkpoint import load_weights
+from sps.store.evals import EvalStore
+from sps.track import Track
+from sps.types import Problem, Sampling
+
+
+@dataclass
+class Run:
+    """A run folder and what is held out from training."""
+
+    folder: Path
+    track: Track
+    validation: list[Problem]
+    test: list[Problem]
+    start: int = 0  # RL steps done before this process
+    scores: dict[int, Scores] = field(default_factory=dict)  # validation scores by step
+
+
+def use_checkpoint(parts: Parts, run: Run, step: int) -> None:
+    """Go on with the weights that were saved after a step."""
+    load_weights(parts.policy, checkpoint_path(run.folder, step))
+    parts.engine.load_weights(parts.policy.model)
+
+
+def measure(
+    parts: Parts,
+    run: Run,
+    name: str,
+    problems: list[Problem],
+    n: int,
+    step: int,
+    temperature: float | None = None,
+    progress: Progress = lambda done, of, correct: None,
+) -> Scores:
+    """Evaluate the policy as it stands; samples and scores go to evals/."""
+    how = parts.recipe.evaluation
+    temperature = how.temperature if temperature is None else temperature
+    limit = parts.recipe.rollout.max_new_tokens
+    sampling = Sampling(n, limit, temperature, how.top_p, how.top_k, how.seed)
+    store = EvalStore(run.folder / "evals" / name)
+    scores = evaluate(
+        parts.policy, parts.engine, parts.verifier, parts.task, problems, sampling, store, progress
+    )
+    summary = scores.summary()
+    (run.folder / "evals" / f"{name}.json").write_text(json.dumps(summary))
+    run.track.log(
+        "eval", step, name=name, **{k: v for k, v in summary.items() if k != "per_question"}
+    )
+    return scores
+
+
+def checkpoint_path(folder: Path, step: int) -> Path:
+    """Where the checkpoint of a step is."""
+    return folder / "checkpoints" / f"step-{step:06d}"
