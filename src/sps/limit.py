@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 class TimeIsUp(BaseException):
-    """The limit is over. A BaseException, so that a library's `except Exception` lets it through."""
+    """The limit is over. A BaseException: a library's `except Exception` lets it through."""
 
 
 @contextmanager

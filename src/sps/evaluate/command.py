@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,6 @@ from sps.tasks.prompts import BOXED, LETTER, TEMPLATES
 from sps.types import Problem, Sampling
 from sps.verify import InlineVerifier, Verifier
 from sps.verify.pool import VerifierPool
-
 
 EngineOf = Callable[[Any, int], RolloutEngine]
 
@@ -84,71 +85,42 @@ class Part:
 
 
 def eval_command(
-    model: str,
+    settings: EvalSettings,
     bench: str | Sequence[str],
     *,
-    n: int = 16,
     out: str | Path | None = None,
-    data_dir: str | None = None,
-    endpoint: str | None = None,
-    temperature: float = 0.7,
-    top_p: float = 1.0,
-    top_k: int = 0,
-    max_new_tokens: int = 4096,
-    seed: int = 0,
-    template: str = "chat",
-    instruction: str | None = None,
-    limit: int | None = None,
-    dtype: str = "float32",
-    device: str = "auto",
-    max_rows: int = 64,
-    workers: int = 0,
-    time_limit: float = 6.0,
-    cut: str = "zero",
-    concurrency: int = 16,
-    retries: int = 6,
-    api_key_env: str = "OPENAI_API_KEY",
-    gguf: str | None = None,
+    machinery: Machinery | None = None,
     regrade_only: bool = False,
-    engine: EngineOf | None = None,
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
     """Evaluate, or go on with an evaluation, or judge a finished one again; returns results.json."""
-    if template not in TEMPLATES:
-        raise UserError(f"--template {template}: choose one of {', '.join(TEMPLATES)}")
-    if n < 1 or max_new_tokens < 1 or (limit is not None and limit < 1):
-        raise UserError("--n, --max-new-tokens and --limit are whole numbers from 1")
-    settings = EvalSettings(
-        model, endpoint, n, temperature, top_p, top_k, max_new_tokens, seed, template, instruction,
-        limit, dtype,
-    )  # fmt: skip
-    machinery = Machinery(
-        data_dir,
-        device,
-        max_rows,
-        workers,
-        time_limit,
-        cut,
-        concurrency,
-        retries,
-        api_key_env,
-        gguf,
-        engine,
-    )
-    names = [
-        b.strip() for b in (bench.split(",") if isinstance(bench, str) else bench) if b.strip()
-    ]
+    machinery = machinery or Machinery()
+    _check(settings)
+    names = bench.split(",") if isinstance(bench, str) else bench
+    names = [name.strip() for name in names if name.strip()]
     if not names:
         raise UserError("--bench: name at least one benchmark, such as --bench aime24,math500")
     parts = [make_part(name, settings, machinery) for name in names]
-    folder = Path(out) if out else Path("evals") / _slug(model)
+    folder = Path(out) if out else Path("evals") / _slug(settings.model)
     claim(folder, settings, parts, regrade_only)
     scores = run_parts(folder, parts, settings, machinery, regrade_only, say)
-    about = {**asdict(settings), "cut": cut}
-    found = write_results(folder, about, scores, {p.name: _rows(folder, p, n) for p in parts})
-    say(markdown(model, scores))
-    say(f"written to {folder}: results.json, table.md, table.tex, questions.md, */samples.parquet")
+    about = {**asdict(settings), "cut": machinery.cut}
+    rows = {part.name: _rows(folder, part, settings.n) for part in parts}
+    found = write_results(folder, about, scores, rows)
+    say(markdown(settings.model, scores))
+    files = "results.json, table.md, table.tex, questions.md, */samples.parquet"
+    say(f"written to {folder}: {files}")
     return found
+
+
+def _check(settings: EvalSettings) -> None:
+    if settings.template not in TEMPLATES:
+        raise UserError(f"--template {settings.template}: choose one of {', '.join(TEMPLATES)}")
+    limit = 1 if settings.limit is None else settings.limit
+    if min(settings.n, settings.max_new_tokens, limit) < 1:
+        raise UserError("--n, --max-new-tokens and --limit are whole numbers from 1")
+    if settings.temperature < 0 or not 0 < settings.top_p <= 1:
+        raise UserError("--temperature is at least 0, and --top-p is above 0 and at most 1")
 
 
 def compare_command(a: str, b: str, say: Callable[[str], None] = print) -> dict[str, Any]:
@@ -206,8 +178,8 @@ def claim(folder: Path, settings: EvalSettings, parts: Sequence[Part], regrade_o
         ]
         if changed:
             raise UserError(
-                f"{folder}: holds an evaluation with another {', '.join(changed)}; choose another folder "
-                "with --out, or give the same settings to go on with it"
+                f"{folder}: holds an evaluation with another {', '.join(changed)}; choose another "
+                "folder with --out, or give the same settings to go on with it"
             )
         now["questions"] = {**before["questions"], **now["questions"]}
     elif regrade_only:
@@ -311,29 +283,41 @@ def _slug(name: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """A plain command line for this module alone: python -m sps.evaluate.command --help."""
-    import argparse
-    import inspect
-    import sys
-
     parser = argparse.ArgumentParser(prog="sps eval", description=__doc__)
     parser.add_argument("model", nargs="?", default="")
     parser.add_argument("--bench", default="")
+    parser.add_argument("--out")
     parser.add_argument("--compare", nargs=2, metavar=("A", "B"))
-    parser.add_argument("--regrade", action="store_true", dest="regrade_only")
-    for name, parameter in inspect.signature(eval_command).parameters.items():
-        if name not in ("model", "bench", "regrade_only", "engine", "say"):
-            kind = int if name in ("limit", "seed") else type(parameter.default)
-            kind = str if parameter.default is None and name != "limit" else kind
-            flag = f"--{name.replace('_', '-')}"
-            parser.add_argument(flag, default=parameter.default, type=kind)
-    given = vars(parser.parse_args(arguments))
-    pair = given.pop("compare")
+    parser.add_argument("--regrade", action="store_true")
+    kinds = {"int": int, "float": float, "int | None": int}
+    tables = {EvalSettings: ("model",), Machinery: ("engine",)}
+    for table, left_out in tables.items():
+        for key in (f for f in fields(table) if f.name not in left_out):
+            flag = f"--{key.name.replace('_', '-')}"
+            parser.add_argument(flag, default=key.default, type=kinds.get(str(key.type), str))
+    given = parser.parse_args(arguments)
 
     def say(text: str) -> None:
         sys.stdout.write(f"{text}\n")
 
+    def build(table: Any, left_out: tuple[str, ...], **more: Any) -> Any:
+        names = [f.name for f in fields(table) if f.name not in left_out]
+        return table(**{name: getattr(given, name) for name in names}, **more)
+
     try:
-        compare_command(*pair, say=say) if pair else eval_command(**given, say=say)
+        if given.compare:
+            compare_command(*given.compare, say=say)
+        else:
+            settings = build(EvalSettings, ("model",), model=given.model)
+            machinery = build(Machinery, ("engine",))
+            eval_command(
+                settings,
+                given.bench,
+                out=given.out,
+                machinery=machinery,
+                regrade_only=given.regrade,
+                say=say,
+            )
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2

@@ -46,7 +46,7 @@ class Policy:
         if not getattr(self.tokenizer, "chat_template", None):
             raise UserError(
                 f"{self.source}: its tokenizer has no chat template; choose another prompt "
-                "template (task.template in a recipe, --template of sps eval): plain, qwen_boxed or r1"
+                "template (task.template in a recipe, --template here): plain, qwen_boxed or r1"
             )
         ids = self.tokenizer.apply_chat_template(
             prompt, add_generation_prompt=True, tokenize=True, return_dict=True

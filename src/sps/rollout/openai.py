@@ -1,4 +1,4 @@
-"""Texts from an OpenAI-compatible endpoint (vLLM, SGLang, llama.cpp, a provider), over plain HTTP."""
+"""Texts from an OpenAI-compatible endpoint (vLLM, SGLang, llama.cpp, a provider) over HTTP."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ class OpenAIEngine:
         except (KeyError, IndexError, TypeError, AttributeError):
             raise UserError(
                 f"--endpoint {self.endpoint}: {path} answered something that is no completion: "
-                f"{json.dumps(reply)[:200]}. Is it an OpenAI-compatible server, and is the URL the one "
-                "that ends in /v1?"
+                f"{json.dumps(reply)[:200]}. Is it an OpenAI-compatible server, and is the URL the "
+                "one that ends in /v1?"
             ) from None
         total = float(sum(logprobs)) if logprobs else None
         return Written(ask.index, sample, text, length, finished, total)
@@ -133,9 +133,9 @@ class OpenAIEngine:
             except _Passing as error:
                 if attempt == self.retries:
                     raise UserError(
-                        f"--endpoint {self.endpoint}: gave up after {attempt + 1} tries: {error}. Is the "
-                        "server running, and is this its address? What was answered before is stored; "
-                        "the same command goes on from there"
+                        f"--endpoint {self.endpoint}: gave up after {attempt + 1} tries: {error}. "
+                        "Is the server running, and is this its address? What was answered before "
+                        "is stored; the same command goes on from there"
                     ) from None
                 time.sleep(max(error.after, pause * random.uniform(0.75, 1.25)))
                 pause = min(2 * pause, 30.0)

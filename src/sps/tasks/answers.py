@@ -1,4 +1,4 @@
-"""Finding the answer in what a model wrote, and tidying it before Math-Verify reads it. Text only."""
+"""Finding the answer in a text, and tidying it before Math-Verify reads it. Strings only."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def boxes(text: str) -> list[tuple[int, int, str]]:
 
 
 def closing_brace(text: str, start: int) -> int | None:
-    """Just past the brace that closes the one at `start`; past one character if there is none there."""
+    """Just past the brace that closes the one at `start`; past one character if none is there."""
     if start >= len(text):
         return None
     if text[start] != "{":

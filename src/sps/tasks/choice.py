@@ -1,7 +1,7 @@
 """Multiple choice: which letter (or number) does the answer name?
 
-The options stand at the end of the question, one a line, as `A) ...` or `1) ...`. The last box counts;
-then what follows 'answer is' or 'Answer:'; then a reply that is no more than an option.
+The options stand at the end of the question, one a line, as `A) ...` or `1) ...`. The last box
+counts; then what follows 'answer is' or 'Answer:'; then a reply that is no more than an option.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Mathematics judged by Math-Verify, with guards where it is known to err.
 
-The last box counts; without a box, what Math-Verify finds in the text. Nothing here loads torch: the
-pool's workers import this module.
+The last box counts; without a box, what Math-Verify finds in the text. Nothing here loads torch:
+the pool's workers import this module.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Mathematics:
         return render(self.template, problem.question, self.instruction, problem.meta)
 
     def judge(self, problem: Problem, text: str, finished: bool) -> Verdict:
-        """See `judge`; in this process, so only a time limit that can be interrupted. Use the pool."""
+        """See `judge`; in this process, so the time limit is a soft one. Use the pool."""
         return judge_within(self.seconds, problem.answer, text, finished, self.cut)
 
 
@@ -144,7 +144,7 @@ def _judge_text(gold: str, text: str) -> Verdict:
 
 
 def _faults(answer: str, limit: int = _LONGEST) -> str:
-    """Why an answer is not even read: nothing honest looks like that, and reading it may take hours."""
+    """Why an answer is not even read: nothing honest looks like that, and it may take hours."""
     if len(answer) > limit:
         return "the answer is too long"
     if answers.nesting(answer) > _DEEPEST:

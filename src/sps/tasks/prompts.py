@@ -30,8 +30,8 @@ def qwen_boxed(question: str, instruction: str, system: str) -> Prompt:
 def r1(question: str, instruction: str, system: str) -> Prompt:
     """A dialogue for base models whose answer opens inside a <think> section."""
     rules = system or (
-        "Below, an assistant answers a user. It first thinks the question through between <think> and "
-        f"</think>, and then writes its answer. {instruction}"
+        "Below, an assistant answers a user. It first thinks the question through between <think> "
+        f"and </think>, and then writes its answer. {instruction}"
     )
     return f"{rules}\n\nUser: {question}\n\nAssistant: <think>\n"
 

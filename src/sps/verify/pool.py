@@ -2,9 +2,10 @@
 
     submit -> queue -> manager thread -> worker processes -> futures
 
-A worker gets a few samples at a time and answers one by one, so it is always known which sample it is
-at. When that one takes too long the worker is killed, the sample is a 'timeout', the rest of its batch
-goes back to the head of the queue, and a new worker starts. A worker that dies makes it a 'crashed'.
+A worker gets a few samples at a time and answers one by one, so it is always known which sample
+it is at. When that one takes too long the worker is killed, the sample is a 'timeout', the rest of
+its batch goes back to the head of the queue, and a new worker starts. A worker that dies makes it a
+'crashed'.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ import time
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from sps.types import Problem, Verdict
 from sps.limit import TimeIsUp, time_limit
+from sps.types import Problem, Verdict
 
 Judge = Callable[[Problem, str, bool], Verdict]
 READY = "ready"
