@@ -78,7 +78,10 @@ def test_same_seed_draws_the_same_in_any_batch_and_after_a_refill():
     for rows in (64, 4):
         engine = CudaEngine(model, [2], 0, max_rows=rows)
         found.append(
-            {(c.index, c.sample): c.ids.tolist() for c in engine.generate(requests, Sampling(4, 6, seed=1))}
+            {
+                (c.index, c.sample): c.ids.tolist()
+                for c in engine.generate(requests, Sampling(4, 6, seed=1))
+            }
         )
     same = sum(found[0][key] == found[1][key] for key in found[0])
     assert same >= 14, same  # of 16: bf16 products of other batch sizes may tip a close call
@@ -87,7 +90,9 @@ def test_same_seed_draws_the_same_in_any_batch_and_after_a_refill():
 def test_first_tokens_follow_the_distribution():
     model, texts = make("llama"), prompts([30])
     engine = CudaEngine(model, [2], 0, max_rows=4096)
-    done = list(engine.generate([Request(0, texts[0], tuple(range(4096)))], Sampling(4096, 2, seed=5)))
+    done = list(
+        engine.generate([Request(0, texts[0], tuple(range(4096)))], Sampling(4096, 2, seed=5))
+    )
     first = torch.tensor([int(c.ids[0]) for c in done])
     with torch.no_grad():
         p = model(torch.tensor([texts[0]], device="cuda")).logits[0, -1].softmax(-1).cpu()
@@ -103,7 +108,9 @@ def test_greedy_and_truncated_sampling():
     requests = [Request(i, t, (0, 1)) for i, t in enumerate(texts)]
     greedy = {c.index: c.ids[:3].tolist() for c in engine.generate(requests, Sampling(2, 8, 0.0))}
     for how in (dict(top_k=1), dict(top_p=1e-6)):
-        cut = {c.index: c.ids[:3].tolist() for c in engine.generate(requests, Sampling(2, 8, **how))}
+        cut = {
+            c.index: c.ids[:3].tolist() for c in engine.generate(requests, Sampling(2, 8, **how))
+        }
         assert cut == greedy
 
 

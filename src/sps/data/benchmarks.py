@@ -25,7 +25,7 @@ class Benchmark:
     hub: str
     split: str = "test"
     config: str | None = None
-    columns: Columns = Columns()
+    columns: Columns | None = None
     convert: Callable[[Row], Row] | None = None  # a hub row to id, problem, answer
 
 
@@ -59,7 +59,7 @@ def _arc(row: Row) -> Row:
 def _gpqa(row: Row) -> Row:
     right = row["Correct Answer"].strip()
     options = [right, *(row[f"Incorrect Answer {i}"].strip() for i in (1, 2, 3))]
-    # The right one is always first in the file: shuffle, in an order that depends on the question alone.
+    # The right one is always the first in the file: shuffle, by the question alone.
     seed = hashlib.sha256(row["Question"].encode()).hexdigest()
     order = random.Random(seed).sample(range(4), 4)
     text = _lettered(row["Question"], [options[i] for i in order], list("ABCD"))
@@ -151,7 +151,7 @@ def find_benchmark(name: str) -> Benchmark:
 
 
 def load_benchmark(name: str, data_dir: str | None = None) -> list[Problem]:
-    """Its problems: from DATA_DIR where there is one, else from the hub. Ids start with its name."""
+    """Its problems, from `data_dir` if given, else from the hub. Ids start with its name."""
     benchmark = find_benchmark(name)
     if data_dir:
         problems = _from_folder(benchmark, Path(data_dir).expanduser())
@@ -173,7 +173,7 @@ def _from_folder(benchmark: Benchmark, folder: Path) -> list[Problem]:
         if path.exists():
             return load_problems(str(path), key=f"benchmark {benchmark.name}")
     raise UserError(
-        f"benchmark {benchmark.name}: there is no {benchmark.file}.jsonl in {folder} (nor .parquet, .csv, "
-        f".json). Put it there with the columns problem and answer, or leave --data-dir out to read "
-        f"{benchmark.hub} from the hub"
+        f"benchmark {benchmark.name}: there is no {benchmark.file}.jsonl in {folder} (nor .parquet, "
+        ".csv, .json). Put it there with the columns problem and answer, or leave --data-dir out "
+        f"to read {benchmark.hub} from the hub"
     )

@@ -83,8 +83,8 @@ def read_rows(source: str, split: str, config: str | None, key: str) -> Iterator
     if not path.exists():
         if path.suffix in READERS or source.startswith(("/", ".", "~")) or source.count("/") != 1:
             raise UserError(
-                f"{key}: there is no file {source}. Give a .jsonl, .json, .parquet or .csv file, or a hub "
-                "id such as openai/gsm8k"
+                f"{key}: there is no file {source}. Give a .jsonl, .json, .parquet or .csv file, or "
+                "a hub id such as openai/gsm8k"
             )
         return _from_hub(source, split, config, key)
     if path.suffix not in READERS:
@@ -149,8 +149,8 @@ def _from_hub(name: str, split: str, config: str | None, key: str) -> Iterator[R
     except Exception as error:  # the hub fails in many ways, none of them ours
         first = str(error).strip().splitlines()[0][:300] if str(error).strip() else repr(error)
         raise UserError(
-            f"{key}: {name} ({config or 'default'}, {split}) cannot be loaded from the hub: {first}. "
-            "Without a network, give a local file instead (for benchmarks: --data-dir)"
+            f"{key}: {name} ({config or 'default'}, {split}) cannot be loaded from the hub: "
+            f"{first}. Without a network, give a local file instead (for benchmarks: --data-dir)"
         ) from None
 
 

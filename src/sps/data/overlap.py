@@ -27,7 +27,7 @@ class Overlap:
 def find_overlaps(
     train: Sequence[Problem], benchmarks: Mapping[str, Sequence[Problem]]
 ) -> list[Overlap]:
-    """Exact: the same letters and digits. Near: half of the 8-word runs of the shorter one shared."""
+    """Exact: the same letters and digits. Near: they share half of the shorter one's runs."""
     exact: dict[str, list[tuple[str, str]]] = defaultdict(list)
     runs: dict[tuple[str, ...], set[tuple[str, str]]] = defaultdict(set)
     size: dict[tuple[str, str], int] = {}

@@ -31,8 +31,8 @@ def hold_out(
     held = sum(sizes.values())
     if held + (train or 1) > len(problems):
         raise UserError(
-            f"the training data has {len(problems)} problems: too few for task.subset ({train or 'all'}) "
-            f"and {held} held out ({', '.join(f'task.{k}: {v}' for k, v in sizes.items())})"
+            f"the training data has {len(problems)} problems: too few for task.subset "
+            f"({train or 'all'}) and {held} held out ({', '.join(f'task.{k}: {v}' for k, v in sizes.items())})"
         )
     order = shuffled(problems, seed)
     splits, end = {}, len(order)

@@ -93,7 +93,7 @@ def eval_command(
     regrade_only: bool = False,
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
-    """Evaluate, or go on with an evaluation, or judge a finished one again; returns results.json."""
+    """Evaluate, go on with an evaluation, or judge one again; returns what results.json holds."""
     machinery = machinery or Machinery()
     _check(settings)
     names = bench.split(",") if isinstance(bench, str) else bench

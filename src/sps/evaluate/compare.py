@@ -22,8 +22,8 @@ def read_results(path: str | Path) -> tuple[str, dict[str, Scores]]:
         return str(found["model"]), scores
     except FileNotFoundError:
         raise UserError(
-            f"--compare {path}: there is no results.json; give the folder that `sps eval --out` wrote, "
-            "after it has finished"
+            f"--compare {path}: there is no results.json; give the folder that a finished "
+            "`sps eval` wrote"
         ) from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
@@ -37,8 +37,8 @@ def compare(a: str | Path, b: str | Path) -> dict[str, Any]:
     shared = [name for name in scores_a if name in scores_b]
     if not shared:
         raise UserError(
-            f"--compare: {a} has {', '.join(scores_a)} and {b} has {', '.join(scores_b)}: no benchmark "
-            "in common"
+            f"--compare: {a} has {', '.join(scores_a)} and {b} has {', '.join(scores_b)}: no "
+            "benchmark in common"
         )
     rows = {name: _rows(name, scores_a[name], scores_b[name]) for name in shared}
     return {"a": name_a, "b": name_b, "benchmarks": rows}
@@ -48,8 +48,9 @@ def _rows(name: str, a: Scores, b: Scores) -> list[dict[str, Any]]:
     if a.ids != b.ids:
         odd = sorted(set(a.ids) ^ set(b.ids))[:3]
         raise UserError(
-            f"--compare: {name} was evaluated on different questions ({len(a.ids)} and {len(b.ids)}; "
-            f"not in both: {', '.join(odd) or 'the same, in another order'}); evaluate both on the same"
+            f"--compare: {name} was evaluated on different questions ({len(a.ids)} and "
+            f"{len(b.ids)}; not in both: {', '.join(odd) or 'none, but in another order'}); evaluate "
+            "both on the same"
         )
     rows = []
     for k in (1, *shown_ks(min(a.n, b.n))):
@@ -80,8 +81,9 @@ def compare_markdown(found: dict[str, Any]) -> str:
     for name, rows in found["benchmarks"].items():
         for row in rows:
             delta, low, high = (100 * v for v in row["delta"])
+            before, after = 100 * row["a"][0], 100 * row["b"][0]
             lines.append(
-                f"| {name} | {row['measure']} | {100 * row['a'][0]:.1f} | {100 * row['b'][0]:.1f} | "
+                f"| {name} | {row['measure']} | {before:.1f} | {after:.1f} | "
                 f"{delta:+.1f} [{low:+.1f}, {high:+.1f}] | {row['p']:.3f} | {row['verdict']} |"
             )
     return "\n".join(lines) + "\n"

@@ -90,7 +90,7 @@ def collect(
     store: EvalStore,
     watch: Watcher = lambda tally: None,
 ) -> list[dict[str, Any]]:
-    """The judged samples of every problem: those stored, and the others drawn, judged and stored."""
+    """The judged samples of every problem: those stored, and the others, drawn now and stored."""
     wanted = {p.id for p in problems}
     rows = [r for r in store.read() if r["problem_id"] in wanted and r["sample"] < sampling.n]
     solved = {r["problem_id"] for r in rows if r["verdict"] == "correct"}

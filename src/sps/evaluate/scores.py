@@ -75,7 +75,7 @@ def count_scores(
     correct_Q = np.zeros(len(ids), dtype=np.int64)
     for row in rows:
         correct_Q[place[row["problem_id"]]] += row["verdict"] == "correct"
-    # An endpoint may not give lengths or log-probabilities: those samples do not count in the means.
+    # An endpoint may not give lengths or log-probabilities: such samples are not in the means.
     lengths = [row["length"] for row in rows if row["length"] is not None]
     likely = [r for r in rows if r["sum_logprob"] is not None and r["length"]]
     tokens = sum(row["length"] for row in likely)

@@ -41,7 +41,7 @@ def results(about: Mapping[str, Any], scores: Mapping[str, Scores]) -> dict[str,
 
 
 def markdown(title: str, scores: Mapping[str, Scores]) -> str:
-    """A table that pastes into a page; every cell is per cent [95 % interval, clustered by question]."""
+    """A table to paste; cells are per cent [95 % interval, clustered by question]."""
     ks = shown_ks(max(s.n for s in scores.values()))
     n = max(s.n for s in scores.values())
     head = ["benchmark", "questions", f"Avg@{n}", *(f"Pass@{k}" for k in ks), "not judged"]

@@ -183,7 +183,7 @@ class OpenAIEngine:
         hints = {
             401: "the API key is missing or wrong; put it into the variable named by --api-key-env",
             403: "the API key may not use this model",
-            404: f"there is no {path} or no model {self.model!r} there; the URL usually ends in /v1",
+            404: f"there is no {path} or no model {self.model!r}; the URL usually ends in /v1",
         }
         hint = hints.get(error.status, "the server refused the request")
         return f"--endpoint {self.endpoint}: {hint} ({error})"

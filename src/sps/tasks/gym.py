@@ -63,7 +63,7 @@ class Gym:
         if len(found) < want:
             raise UserError(
                 f"task.name: {self.task} has only {len(found)} different problems with these "
-                f"settings, and {want} are asked for; lower task.train, task.validation or task.test"
+                f"settings, and {want} are asked for; ask for fewer"
             )
         problems, splits, at = list(found.values()), {}, 0
         for split, size in self.sizes.items():

@@ -108,8 +108,8 @@ def judge(gold: str, text: str, finished: bool = True, cut: str = "zero") -> Ver
     found = answers.last_boxes(text)
     if not finished and (cut == "zero" or not found):
         return Verdict("truncated", 0.0, "cut off at the token limit", found[-1] if found else "")
-    stated = answers.stated_after_boxes(text) if found else text
-    return _judge_text(gold, stated) if stated else _judge_boxes(gold, found)
+    stated = answers.stated_after_boxes(text) if found else ""
+    return _judge_boxes(gold, found) if found and not stated else _judge_text(gold, stated or text)
 
 
 def _judge_boxes(gold: str, found: list[str]) -> Verdict:
