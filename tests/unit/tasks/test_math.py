@@ -145,7 +145,7 @@ def test_an_answer_without_a_box_is_found():
         (r"\boxed{}", "the box is empty"),
         (r"\boxed{" + "1+" * 2000 + "1}", "the answer is too long"),
         (r"\boxed{" + "(" * 40 + "1" + ")" * 40 + "}", "brackets are nested too deep"),
-        (r"\boxed{\text{no idea}}", "not a mathematical expression"),
+        (r"\boxed{??}", "not a mathematical expression"),
     ],
 )
 def test_what_cannot_be_read_is_unparsed_and_says_why(text, detail):
