@@ -36,6 +36,8 @@ def results(about: Mapping[str, Any], scores: Mapping[str, Scores]) -> dict[str,
     for name, score in scores.items():
         summary = score.summary()
         every = {str(k): list(score.pass_at_k(k)) for k in range(1, score.n + 1)}
+        # In four places: the last bits depend on which samples shared a batch.
+        summary["mean_logprob"] = round(summary["mean_logprob"], 4)
         benchmarks[name] = {**summary, "pass_at_k": every, "buckets": buckets(score)}
     return {**about, "benchmarks": benchmarks}
 

@@ -6,10 +6,10 @@ import http.client
 import json
 import random
 import threading
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -59,11 +59,14 @@ class OpenAIEngine:
         self._parts = parts
         self._logprobs = True  # until the endpoint says that it gives none
         self._local = threading.local()
+        self._open: list[http.client.HTTPConnection] = []  # of every thread
+        self._stop = threading.Event()
 
     def write(self, asks: Sequence[Ask], sampling: Sampling) -> Iterator[Written]:
         """Bounded concurrency: a sample is asked for only when an earlier one has come."""
         jobs = deque((ask, sample) for ask in asks for sample in ask.samples)
         under_way: set[Future[Written]] = set()
+        self._stop.clear()
         pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="endpoint")
         try:
             while jobs or under_way:
@@ -73,10 +76,14 @@ class OpenAIEngine:
                 for future in done:
                     yield future.result()
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            self.close()
+            pool.shutdown(cancel_futures=True)
 
     def close(self) -> None:
-        """Connections end with their threads."""
+        """Close every connection; requests under way fail, and are not tried again."""
+        self._stop.set()
+        while self._open:
+            self._open.pop().close()
 
     def _one(self, ask: Ask, sample: int, sampling: Sampling) -> Written:
         chat = not isinstance(ask.prompt, str)
@@ -131,13 +138,13 @@ class OpenAIEngine:
                     continue
                 raise UserError(self._explain(error, path)) from None
             except _Passing as error:
-                if attempt == self.retries:
+                if attempt == self.retries or self._stop.is_set():
                     raise UserError(
                         f"--endpoint {self.endpoint}: gave up after {attempt + 1} tries: {error}. "
                         "Is the server running, and is this its address? What was answered before "
                         "is stored; the same command goes on from there"
                     ) from None
-                time.sleep(max(error.after, pause * random.uniform(0.75, 1.25)))
+                self._stop.wait(max(error.after, pause * random.uniform(0.75, 1.25)))
                 pause = min(2 * pause, 30.0)
         raise AssertionError("unreachable")
 
@@ -173,9 +180,12 @@ class OpenAIEngine:
             kind = kinds[self._parts.scheme]
             host = str(self._parts.hostname)
             self._local.connection = kind(host, self._parts.port, timeout=self.timeout)
+            self._open.append(self._local.connection)
         return self._local.connection
 
     def _drop(self) -> None:
+        with suppress(ValueError):  # closed by close()
+            self._open.remove(self._local.connection)
         self._local.connection.close()
         self._local.connection = None
 

@@ -23,7 +23,7 @@ SCHEMA = pa.schema(
     ]
 )
 _WHOLE = "samples.parquet"  # all samples, once an evaluation is done
-_ROWS, _SECONDS = 8192, 5.0  # a part is written when it has so many rows or is so old
+_ROWS, _SECONDS = 8192, 2.0  # a part is written when it has so many rows or is so old
 
 
 class EvalStore:
