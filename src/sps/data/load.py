@@ -83,8 +83,8 @@ def read_rows(source: str, split: str, config: str | None, key: str) -> Iterator
     if not path.exists():
         if path.suffix in READERS or source.startswith(("/", ".", "~")) or source.count("/") != 1:
             raise UserError(
-                f"{key}: there is no file {source}. Give a .jsonl, .json, .parquet or .csv file, or "
-                "a hub id such as openai/gsm8k"
+                f"{key}: there is no file {source}. Give a .jsonl, .json, .parquet or .csv file, "
+                "or a hub id such as openai/gsm8k"
             )
         return _from_hub(source, split, config, key)
     if path.suffix not in READERS:

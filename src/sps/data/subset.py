@@ -28,11 +28,11 @@ def hold_out(
 ) -> dict[str, list[Problem]]:
     """Hold problems out for other splits, from the far end of the seeded order, so that training
     subsets of every size leave the same ones out; then take the training subset."""
-    held = sum(sizes.values())
+    held, names = sum(sizes.values()), ", ".join(f"task.{k}: {v}" for k, v in sizes.items())
     if held + (train or 1) > len(problems):
         raise UserError(
             f"the training data has {len(problems)} problems: too few for task.subset "
-            f"({train or 'all'}) and {held} held out ({', '.join(f'task.{k}: {v}' for k, v in sizes.items())})"
+            f"({train or 'all'}) and {held} held out ({names})"
         )
     order = shuffled(problems, seed)
     splits, end = {}, len(order)

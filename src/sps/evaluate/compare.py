@@ -46,10 +46,10 @@ def compare(a: str | Path, b: str | Path) -> dict[str, Any]:
 
 def _rows(name: str, a: Scores, b: Scores) -> list[dict[str, Any]]:
     if a.ids != b.ids:
-        odd = sorted(set(a.ids) ^ set(b.ids))[:3]
+        odd = ", ".join(sorted(set(a.ids) ^ set(b.ids))[:3]) or "none, but in another order"
         raise UserError(
             f"--compare: {name} was evaluated on different questions ({len(a.ids)} and "
-            f"{len(b.ids)}; not in both: {', '.join(odd) or 'none, but in another order'}); evaluate "
+            f"{len(b.ids)}; not in both: {odd}); evaluate "
             "both on the same"
         )
     rows = []

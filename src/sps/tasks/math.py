@@ -176,7 +176,8 @@ def _less_percent(got: Reading) -> Reading | None:
 
 def _above_one(golds: tuple[Reading, ...]) -> bool:
     """Not a share: 0.5% is not 0.5."""
-    return any(isinstance(g.expression, sympy.Number) and abs(g.expression) > 1 for g in golds)
+    numbers = [g.expression for g in golds if isinstance(g.expression, sympy.Number)]
+    return any(abs(float(number)) > 1 for number in numbers)
 
 
 def _differ(gold: Reading, got: Reading) -> str | None:
@@ -207,7 +208,7 @@ def _far_apart(a: Any, b: Any) -> bool:
     if a.free_symbols or b.free_symbols or a == b:
         return False
     try:
-        x, y = complex(a.doit().evalf(30)), complex(b.doit().evalf(30))
+        x, y = (complex(number.doit().evalf(30)) for number in (a, b))
     except (TypeError, ValueError, OverflowError, AttributeError):
         return False
     size = max(abs(x), abs(y))

@@ -22,7 +22,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import sps
 from sps.errors import RunFailed
@@ -43,6 +43,8 @@ class _Job:
 @dataclass
 class _Worker:
     process: subprocess.Popen
+    stdin: IO[bytes]
+    stdout: IO[bytes]
     deadline: float  # for the sample it is at, or for its start
     ready: bool = False
     batch: deque[_Job] = field(default_factory=deque)  # the first is the one it is at
@@ -166,17 +168,19 @@ class VerifierPool:
             env=environment,
             bufsize=0,
         )
+        assert process.stdin is not None and process.stdout is not None
         os.set_blocking(process.stdout.fileno(), False)
-        worker = _Worker(process, time.monotonic() + _STARTING)
+        deadline = time.monotonic() + _STARTING
+        worker = _Worker(process, process.stdin, process.stdout, deadline)
         self._workers.append(worker)
-        self._select.register(process.stdout, selectors.EVENT_READ, worker)
+        self._select.register(worker.stdout, selectors.EVENT_READ, worker)
 
     def _hear(self, worker: _Worker) -> None:
         """Take the answers that have come; an end of the stream is the worker's death."""
         ended = False
         while True:
             try:
-                part = os.read(worker.process.stdout.fileno(), 1 << 16)
+                part = os.read(worker.stdout.fileno(), 1 << 16)
             except BlockingIOError:
                 break
             if not part:
@@ -219,10 +223,10 @@ class VerifierPool:
             self._start()
 
     def _end(self, worker: _Worker) -> None:
-        self._select.unregister(worker.process.stdout)
+        self._select.unregister(worker.stdout)
         worker.process.kill()
         worker.process.wait()
-        for pipe in (worker.process.stdin, worker.process.stdout):
+        for pipe in (worker.stdin, worker.stdout):
             with suppress(OSError):  # unsent bytes to a dead process
                 pipe.close()
         self._workers.remove(worker)
@@ -266,7 +270,7 @@ def _write_all(worker: _Worker, data: bytes) -> None:
     """Workers that get work are reading, so this never waits long."""
     view = memoryview(data)
     while view:
-        view = view[worker.process.stdin.write(view) :]
+        view = view[worker.stdin.write(view) :]
 
 
 def _drain(fd: int) -> bytes:

@@ -96,7 +96,7 @@ def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(UserError, match="is a folder"):
         load_problems(str(tmp_path))
     (tmp_path / "x.txt").write_text("x")
-    with pytest.raises(UserError, match="only .jsonl, .json, .csv, .parquet"):
+    with pytest.raises(UserError, match=r"only \.jsonl, \.json, \.csv, \.parquet"):
         load_problems(str(tmp_path / "x.txt"))
     (tmp_path / "empty.jsonl").write_text("")
     with pytest.raises(UserError, match="holds no rows"):
