@@ -3,23 +3,30 @@
 import numpy as np
 import pytest
 import torch
-
-pytestmark = pytest.mark.gpu
-if not torch.cuda.is_available():
-    pytest.skip("no CUDA device", allow_module_level=True)
-
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from sps.policy.logprobs import micro_batches, token_logprobs
-from sps.rollout.cuda import CudaEngine
 from sps.types import Request, Sampling
 
-SHAPE = dict(
-    vocab_size=1000, hidden_size=192, num_hidden_layers=3, num_attention_heads=6,
-    num_key_value_heads=2, intermediate_size=256, max_position_embeddings=1024,
-    head_dim=64, tie_word_embeddings=True,
-)  # fmt: skip
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+if torch.cuda.is_available():
+    from sps.rollout.cuda import CudaEngine
+
+SHAPE = {
+    "vocab_size": 1000, "hidden_size": 192, "num_hidden_layers": 3, "num_attention_heads": 6,
+    "num_key_value_heads": 2, "intermediate_size": 256, "max_position_embeddings": 1024,
+    "head_dim": 64, "tie_word_embeddings": True,
+}  # fmt: skip
 
 
 def make(family):
@@ -44,15 +51,24 @@ def prompts(lengths):
     return [tuple(int(x) for x in rng.integers(3, 1000, n)) for n in lengths]
 
 
-def logprobs(model, texts, done):
+def logprobs(model, texts, done, dtype=torch.bfloat16):
     """Log-probabilities of what was drawn, by training code."""
     out = []
+    model.compute_dtype = dtype
     with torch.no_grad():
         for c in done:
             prompt = np.array(texts[c.index])
             rows = next(micro_batches([prompt], [c.ids], 0, 4096, "cuda"))
             out.append(token_logprobs(model, rows)[0][0].cpu().numpy())
-    return out
+    return np.concatenate(out)
+
+
+def assert_as_close_as_training(model, texts, done):
+    """The engine is as near to float32 as training in bf16 is: what differs is rounding alone."""
+    exact = logprobs(model, texts, done, torch.float32)
+    ours = np.abs(np.concatenate([c.logprobs for c in done]) - exact).mean()
+    training = np.abs(logprobs(model, texts, done) - exact).mean()
+    assert ours < 1.25 * training, (ours, training)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
@@ -64,11 +80,7 @@ def test_logprobs_are_the_trainers(family, rows):
     done = list(engine.generate(requests, Sampling(5, 90, seed=3)))
     assert sorted((c.index, c.sample) for c in done) == [(i, s) for i in range(6) for s in range(5)]
     assert len({len(c.ids) for c in done}) > 3  # rows did end at different times
-    gaps = [
-        np.abs(a - c.logprobs).mean()
-        for a, c in zip(logprobs(model, texts, done), done, strict=True)
-    ]
-    assert max(gaps) < 0.02, gaps  # bf16 carries 8 bits: about 4e-3 of a logit of size 3
+    assert_as_close_as_training(model, texts, done)
 
 
 def test_same_seed_draws_the_same_in_any_batch_and_after_a_refill():
@@ -107,7 +119,7 @@ def test_greedy_and_truncated_sampling():
     engine = CudaEngine(model, [2], 0, max_rows=64)
     requests = [Request(i, t, (0, 1)) for i, t in enumerate(texts)]
     greedy = {c.index: c.ids[:3].tolist() for c in engine.generate(requests, Sampling(2, 8, 0.0))}
-    for how in (dict(top_k=1), dict(top_p=1e-6)):
+    for how in ({"top_k": 1}, {"top_p": 1e-6}):
         cut = {
             c.index: c.ids[:3].tolist() for c in engine.generate(requests, Sampling(2, 8, **how))
         }
@@ -125,7 +137,7 @@ def test_weights_follow_the_trainer():
     engine.load_weights(model)
     done = list(engine.generate(request, Sampling(1, 8, 0.0)))
     assert np.abs(done[0].logprobs - before).max() > 0.05
-    assert np.abs(logprobs(model, texts, done)[0] - done[0].logprobs).mean() < 0.02
+    assert_as_close_as_training(model, texts, done)
 
 
 def test_head_matches_float32_in_value_and_gradient():

@@ -173,7 +173,7 @@ def _from_folder(benchmark: Benchmark, folder: Path) -> list[Problem]:
         if path.exists():
             return load_problems(str(path), key=f"benchmark {benchmark.name}")
     raise UserError(
-        f"benchmark {benchmark.name}: there is no {benchmark.file}.jsonl in {folder} (nor .parquet, "
-        ".csv, .json). Put it there with the columns problem and answer, or leave "
+        f"benchmark {benchmark.name}: there is no {benchmark.file}.jsonl in {folder} (nor "
+        ".parquet, .csv, .json). Put it there with the columns problem and answer, or leave "
         f"--data-dir out to read {benchmark.hub} from the hub"
     )

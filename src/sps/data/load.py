@@ -145,7 +145,7 @@ def _from_hub(name: str, split: str, config: str | None, key: str) -> Iterator[R
             "run: pip install 'sps[hub]'"
         ) from None
     try:
-        return iter(datasets.load_dataset(name, config, split=split))
+        return (dict(row) for row in datasets.load_dataset(name, config, split=split))
     except Exception as error:  # the hub fails in many ways, none of them ours
         first = str(error).strip().splitlines()[0][:300] if str(error).strip() else repr(error)
         raise UserError(

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import sympy
 from latex2sympy2_extended import NormalizationConfig
@@ -208,7 +208,7 @@ def _far_apart(a: Any, b: Any) -> bool:
     if a.free_symbols or b.free_symbols or a == b:
         return False
     try:
-        x, y = (complex(number.doit().evalf(30)) for number in (a, b))
+        x, y = (complex(cast(Any, number.doit().evalf(30))) for number in (a, b))
     except (TypeError, ValueError, OverflowError, AttributeError):
         return False
     size = max(abs(x), abs(y))
@@ -318,4 +318,4 @@ def read_gold(gold: str) -> tuple[Reading, ...]:
 
 
 def _parse(text: str, configs: list[Any]) -> list[Any]:
-    return parse(text, configs, parsing_timeout=None)
+    return parse(text, configs, parsing_timeout=0)

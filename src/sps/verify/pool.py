@@ -168,7 +168,8 @@ class VerifierPool:
             env=environment,
             bufsize=0,
         )
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         os.set_blocking(process.stdout.fileno(), False)
         deadline = time.monotonic() + _STARTING
         worker = _Worker(process, process.stdin, process.stdout, deadline)

@@ -177,8 +177,8 @@ def test_gold_is_parsed_once():
 def test_prompt_is_the_template_with_the_instruction():
     problem = Problem("p", "What is 1+1?", "2")
     assert Mathematics({}, "qwen_boxed").prompt(problem) == (
-        "<|im_start|>system\nPlease reason step by step, and put your final answer within \\boxed{}."
-        "<|im_end|>\n<|im_start|>user\nWhat is 1+1?<|im_end|>\n<|im_start|>assistant\n"
+        "<|im_start|>system\nPlease reason step by step, and put your final answer within "
+        "\\boxed{}.<|im_end|>\n<|im_start|>user\nWhat is 1+1?<|im_end|>\n<|im_start|>assistant\n"
     )
     assert Mathematics({}, "chat").prompt(problem) == [
         {
@@ -187,6 +187,5 @@ def test_prompt_is_the_template_with_the_instruction():
             "within \\boxed{}.",
         }
     ]
-    assert (
-        Mathematics({}, "r1").prompt(problem).endswith("User: What is 1+1?\n\nAssistant: <think>\n")
-    )
+    opened = Mathematics({}, "r1").prompt(problem)
+    assert opened.endswith("User: What is 1+1?\n\nAssistant: <think>\n")
