@@ -114,6 +114,21 @@ def stated_after_boxes(text: str) -> str:
     return rest[match.start() :] if match else ""
 
 
+def is_bare(text: str) -> bool:
+    """A text that is an answer and nothing else: one short line, no prose, no marked formula."""
+    line = text.strip()
+    if not line or len(line) > 200 or "\n" in line or re.search(r"(?<!\\)\$|\\[(\[]|[:?€£]", line):
+        return False
+    plain = re.sub(r"\\[a-zA-Z]+(?:\s*\{[a-zA-Z ]*\})?", " ", line)  # commands and their words
+    return re.search(r"[a-zA-Z]{2,}", plain) is None
+
+
+def is_number(text: str) -> bool:
+    """One number or sum of numbers, in plain characters: 1 000, 1,22, 3/4, 2*10^3."""
+    number = r"[-+]?(?:\d{1,3}(?:[ ,]\d{3})+(?:\.\d+)?|\d+(?:[.,]\d+)?|\.\d+)"
+    return re.fullmatch(rf"{number}\s*%?|[-+*/^().\d\s]+", text.strip()) is not None
+
+
 def tidy(latex: str) -> str:
     """The same answer with the spellings that Math-Verify 0.9 misreads replaced.
 
@@ -128,6 +143,8 @@ def tidy(latex: str) -> str:
 def tidy_answer(latex: str) -> str:
     """`tidy`, and spellings that are plain only when they are the whole answer."""
     latex = tidy(latex.replace("\\$", "")).strip()
+    if re.search(r"[\w})\]]\.\Z", latex):  # a full stop
+        latex = latex[:-1]
     for pattern, rewrite in _WHOLE:
         if match := pattern.fullmatch(latex):
             return rewrite(match)

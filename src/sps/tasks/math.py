@@ -137,6 +137,11 @@ def _judge_text(gold: str, text: str) -> Verdict:
     faults = _faults(tail, limit=_TAIL)
     if faults:
         return Verdict("unparsed", 0.0, faults)
+    if answers.is_bare(tail):
+        bare = _judge_boxes(gold, [tail.strip()])
+        # A number alone may still be meant in another way: 1000,99 is a decimal or a pair.
+        if bare.kind == "correct" or (bare.kind == "wrong" and not answers.is_number(tail)):
+            return bare
     reading = _read_text(answers.tidy(tail))
     if not reading.values:
         return Verdict("unparsed", 0.0, "no answer found")
@@ -309,7 +314,7 @@ def read_gold(gold: str) -> tuple[Reading, ...]:
         bare = answers.without_percent(gold)
         if bare is not None:
             found.append(_read_box(bare))
-        if not re.search(r"[\\{}_a-zA-Z]", gold):
+        if answers.is_number(gold):
             # Plain numbers: '1,22' may be a decimal, '1 000' has a separator.
             found.append(Reading(gold, tuple(_parse(gold, [_PLAIN]))))
     return tuple(reading for reading in found if reading.values) or (

@@ -132,6 +132,21 @@ def test_a_final_answer_stated_after_the_boxes_counts():
     assert judge("255", text).kind == "wrong"
 
 
+@pytest.mark.parametrize(
+    ("gold", "text", "equal"),
+    [
+        ("(x-2)(x+2)", r"\left(x-2\right)\left(x+2\right)", True),
+        ("4,6,14,15", "4, 6, 14, 15", True),
+        ("10, 4, 2", "4, 12, 2", False),  # not the last number alone
+        ("1000.99", "1000,99", True),
+        (r"\frac{\sin x}{\cos x}", r"\tan x", True),
+        ("-2", "-2.", True),
+    ],
+)
+def test_a_text_that_is_nothing_but_an_answer_is_read_whole(gold, text, equal):
+    assert (judge(gold, text).kind == "correct") == equal
+
+
 def test_an_answer_without_a_box_is_found():
     assert judge("18", "She makes 9 * 2 = 18 dollars. The answer is 18.").kind == "correct"
     assert judge("18", "The answer is 19.").kind == "wrong"
