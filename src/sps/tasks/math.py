@@ -18,6 +18,7 @@ from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, veri
 
 from sps.limit import TimeIsUp, time_limit
 from sps.tasks import answers
+from sps.tasks.numbers import exact
 from sps.tasks.prompts import BOXED, Prompt, render
 from sps.types import Problem, Verdict
 
@@ -36,7 +37,19 @@ _WHOLE = LatexExtractionConfig(
     normalization_config=NormalizationConfig(**_NORMAL, units=False, boxed="all"),
 )
 _PLAIN = ExprExtractionConfig()
-_INTEGER = re.compile(r"[+-]?\d{1,15}")
+# A per cent is an unevaluated product; the others may take long, or have no value.
+_SLOW = (
+    sympy.UnevaluatedExpr,
+    sympy.Integral,
+    sympy.Sum,
+    sympy.Product,
+    sympy.Limit,
+    sympy.Derivative,
+    sympy.core.function.AppliedUndef,
+    sympy.zoo,
+    sympy.nan,
+    sympy.oo,
+)
 _MATH = re.compile(r"(?<!\\)\$|\\\(|\\\[|\\boxed|\\fbox")
 
 
@@ -109,10 +122,13 @@ def judge(gold: str, text: str, finished: bool = True, cut: str = "zero") -> Ver
     if not finished and (cut == "zero" or not found):
         return Verdict("truncated", 0.0, "cut off at the token limit", found[-1] if found else "")
     stated = answers.stated_after_boxes(text) if found else ""
-    return _judge_boxes(gold, found) if found and not stated else _judge_text(gold, stated or text)
+    if not found or stated:
+        return _judge_text(gold, stated or text)
+    return _judge_boxes(gold, tuple(found))
 
 
-def _judge_boxes(gold: str, found: list[str]) -> Verdict:
+@lru_cache(maxsize=20_000)  # the samples of a question share a few answers
+def _judge_boxes(gold: str, found: tuple[str, ...]) -> Verdict:
     last = found[-1]
     faults = _faults(last)
     if faults:
@@ -121,9 +137,9 @@ def _judge_boxes(gold: str, found: list[str]) -> Verdict:
         return Verdict("unparsed", 0.0, "the box is empty")
     if _same_text(gold, last):
         return Verdict("correct", 1.0, "same text", last)
-    exact = _compare_integers(gold, last)
-    if exact is not None:
-        return exact
+    known = _compare_numbers(gold, last)
+    if known is not None:
+        return known
     readings = [_read_box(last)]
     if len(found) > 1 and not _faults(together := ", ".join(found)):
         readings.append(_read_box(together))
@@ -138,7 +154,7 @@ def _judge_text(gold: str, text: str) -> Verdict:
     if faults:
         return Verdict("unparsed", 0.0, faults)
     if answers.is_bare(tail):
-        bare = _judge_boxes(gold, [tail.strip()])
+        bare = _judge_boxes(gold, (tail.strip(),))
         # A number alone may still be meant in another way: 1000,99 is a decimal or a pair.
         if bare.kind == "correct" or (bare.kind == "wrong" and not answers.is_number(tail)):
             return bare
@@ -156,6 +172,10 @@ def _faults(answer: str, limit: int = _LONGEST) -> str:
         return "brackets are nested too deep"
     if answer.count("\\frac") > 100 or answer.count("^") > 100:
         return "too many fractions or powers"
+    if re.search(
+        r"binom\s*\{?\s*\d{5,}|\\binom\s*\{[^{}]*\^", answer
+    ):  # worked out while it is read
+        return "a binomial coefficient too large to work out"
     return ""
 
 
@@ -193,6 +213,8 @@ def _differ(gold: Reading, got: Reading) -> str | None:
     if _too_big(gold.expression) or _too_big(got.expression):
         same = gold.expression is not None and gold.expression == got.expression
         return None if same else "too large to work out, and not written the same way"
+    if _clearly_different(gold.expression, got.expression):
+        return "not equal"
     if not verify(list(gold.values), list(got.values), timeout_seconds=None):
         return "not equal"
     bases = answers.numeral(gold.text), answers.numeral(got.text)
@@ -204,6 +226,32 @@ def _differ(gold: Reading, got: Reading) -> str | None:
     if _far_apart(gold.expression, got.expression):
         return "equal only after rounding"
     return None
+
+
+def _clearly_different(a: Any, b: Any) -> bool:
+    """Values far from each other at one point: no need to have sympy simplify the difference, which
+    takes most of the time of a wrong answer. False where that is not easily told."""
+    if (
+        not (isinstance(a, sympy.Expr) and isinstance(b, sympy.Expr))
+        or a.has(*_SLOW)
+        or b.has(*_SLOW)
+    ):
+        return False
+    names = {str(symbol) for symbol in a.free_symbols}
+    if names != {str(symbol) for symbol in b.free_symbols} or len(names) > 3:
+        return False
+    try:
+        x, y = (_at_a_point(expression) for expression in (a, b))
+    except (TypeError, ValueError, OverflowError, AttributeError, ZeroDivisionError):
+        return False
+    return abs(x - y) > 1e-3 * max(1.0, abs(x), abs(y))  # nan compares false
+
+
+def _at_a_point(expression: sympy.Expr) -> complex:
+    """Its value where the n-th letter of the alphabet is about 1.3 + n / 7."""
+    symbols = expression.free_symbols
+    point = {s: sympy.Float(1.3 + (ord(str(s)[0]) % 32) / 7) for s in symbols}
+    return complex(cast(Any, expression.evalf(15, subs=point)))
 
 
 def _far_apart(a: Any, b: Any) -> bool:
@@ -230,6 +278,10 @@ def _too_big(expression: Any) -> bool:
             return True
         if isinstance(part, sympy.factorial | sympy.binomial) and _size(part.args[0]) > 20_000:
             return True
+        if isinstance(part, sympy.Sum | sympy.Product):
+            ends = [end for limits in part.limits for end in limits[1:]]
+            if any(_size(end) > 10_000 for end in ends if end.is_finite is not False):
+                return True
     return False
 
 
@@ -269,19 +321,15 @@ def _squeeze(latex: str) -> str:
     return re.sub(r"(?<!\w)\s+|\s+(?!\w)", "", latex)
 
 
-def _compare_integers(gold: str, got: str) -> Verdict | None:
-    """Most competition answers: no need to ask Math-Verify, and no way for it to err."""
-    a, b = _integer(gold), _integer(got)
+def _compare_numbers(gold: str, got: str) -> Verdict | None:
+    """Most competition answers: no need to ask Math-Verify, and no way for it to err. None where
+    it has to be asked; a decimal that is not exactly the gold answer may be near enough."""
+    a, b = (exact(answers.tidy_answer(text.strip().strip("$"))) for text in (gold, got))
     if a is None or b is None:
         return None
-    return (
-        Verdict("correct", 1.0, "equal", got) if a == b else Verdict("wrong", 0.0, "not equal", got)
-    )
-
-
-def _integer(answer: str) -> int | None:
-    bare = answers.tidy_answer(answer.strip().removeprefix("$").removesuffix("$"))
-    return int(bare) if _INTEGER.fullmatch(bare) else None
+    if a[0] == b[0]:
+        return Verdict("correct", 1.0, "equal", got)
+    return None if a[1] or b[1] else Verdict("wrong", 0.0, "not equal", got)
 
 
 def _read_box(inside: str) -> Reading:
