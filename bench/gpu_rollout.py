@@ -1,36 +1,42 @@
-"""Rollout tokens/s on a GPU, log-probabilities included: the native engine, and what it could do."""
+"""Rollout tokens/s on a GPU, log-probabilities included: native, vLLM, transformers, and the floor.
+
+python -m bench.gpu_rollout [smollm2|qwen]   (sides that are not installed are left out, and said)
+"""
 
 from __future__ import annotations
 
 import sys
+import tempfile
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from bench.sides import alternate, report, row
 from sps.rollout.cuda import CudaEngine
 from sps.types import Request, Sampling
 
-SMOLLM2 = dict(
-    model_type="llama", vocab_size=49152, hidden_size=576, num_hidden_layers=30,
-    num_attention_heads=9, num_key_value_heads=3, intermediate_size=1536,
-    max_position_embeddings=8192, rope_theta=100000.0, tie_word_embeddings=True,
-)  # fmt: skip
-QWEN15 = dict(
-    model_type="qwen2", vocab_size=151936, hidden_size=1536, num_hidden_layers=28,
-    num_attention_heads=12, num_key_value_heads=2, intermediate_size=8960,
-    max_position_embeddings=4096, rope_theta=10000.0, tie_word_embeddings=True,
-)  # fmt: skip
-WORK = [  # name, shape, prompts, samples, prompt tokens, new tokens
-    ("SmolLM2 128", SMOLLM2, 16, 8, 100, 256),
-    ("SmolLM2 512", SMOLLM2, 64, 8, 100, 256),
-    ("SmolLM2 1024", SMOLLM2, 128, 8, 100, 256),
-    ("Qwen2.5-1.5B 128", QWEN15, 16, 8, 200, 512),
-]
+SMOLLM2 = {
+    "model_type": "llama", "vocab_size": 49152, "hidden_size": 576, "num_hidden_layers": 30,
+    "num_attention_heads": 9, "num_key_value_heads": 3, "intermediate_size": 1536,
+    "max_position_embeddings": 8192, "rope_theta": 100000.0, "tie_word_embeddings": True,
+}  # fmt: skip
+QWEN15 = {
+    "model_type": "qwen2", "vocab_size": 151936, "hidden_size": 1536, "num_hidden_layers": 28,
+    "num_attention_heads": 12, "num_key_value_heads": 2, "intermediate_size": 8960,
+    "max_position_embeddings": 4096, "rope_theta": 10000.0, "tie_word_embeddings": True,
+}  # fmt: skip
+# prompts, samples of each, prompt tokens, new tokens
+WORK = {
+    "smollm2": (SMOLLM2, [(16, 8, 100, 256), (64, 8, 100, 256), (128, 8, 100, 256)]),
+    "qwen": (QWEN15, [(16, 8, 200, 512)]),
+}
 
 
-def build(shape: dict) -> torch.nn.Module:
+def build(shape: dict) -> Any:
     """A model of this shape with random weights; speed does not depend on them."""
     torch.manual_seed(0)
     kind = shape["model_type"]
@@ -40,57 +46,111 @@ def build(shape: dict) -> torch.nn.Module:
     return model
 
 
-def floor_seconds(model, rows: int, groups: int, prompt: int, new: int, bandwidth: float) -> float:  # noqa: ANN001
-    """Time to read weights once a step and each key and value that a row sees, bf16."""
+def floor_seconds(model: Any, rows: int, groups: int, prompt: int, new: int) -> float:
+    """Time to read the weights once a step, and every key and value that some row sees, in bf16."""
     c = model.config
     width = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
     token = 2 * c.num_hidden_layers * c.num_key_value_heads * width * 2
     weights = 2 * sum(p.numel() for p in model.parameters())
-    kv = groups * prompt * token + rows * (new / 2) * token
-    return new * (weights + kv) / bandwidth
+    once = groups * prompt * token + rows * (new / 2) * token  # a prompt is read once a group
+    return new * (weights + once) / bandwidth()
 
 
-def main() -> None:
-    """All shapes; medians of repeats."""
-    copy = torch.empty(2**30, dtype=torch.bfloat16, device="cuda")
-    into = torch.empty_like(copy)
-    into.copy_(copy)
+def bandwidth() -> float:
+    """Bytes a second of a large copy, reads and writes counted."""
+    one = torch.empty(2**29, dtype=torch.bfloat16, device="cuda")
+    two = torch.empty_like(one)
+    two.copy_(one)
     torch.cuda.synchronize()
     began = time.perf_counter()
     for _ in range(10):
-        into.copy_(copy)
+        two.copy_(one)
     torch.cuda.synchronize()
-    bandwidth = 10 * 2 * copy.nbytes / (time.perf_counter() - began)
-    print(f"copy bandwidth {bandwidth / 1e12:.2f} TB/s", flush=True)
-    del copy, into
-    made = {}
-    for name, shape, groups, n, prompt, new in WORK:
-        if len(sys.argv) > 2 and sys.argv[2] not in name:
-            continue
-        key = shape["model_type"]
-        if key not in made:
-            made = {key: build(shape)}
-        model = made[key]
-        engine = CudaEngine(model, [-1], 0, max_rows=groups * n)
-        rng = np.random.default_rng(0)
-        requests = [
-            Request(i, tuple(rng.integers(5, 40000, prompt).tolist()), tuple(range(n)))
-            for i in range(groups)
-        ]
-        rates = []
-        for turn in range(4):
-            torch.cuda.synchronize()
-            began = time.perf_counter()
-            tokens = sum(len(c.ids) for c in engine.generate(requests, Sampling(n, new, seed=turn)))
-            rates.append(tokens / (time.perf_counter() - began))
-        seconds = groups * n * new / np.median(rates[1:])
-        least = floor_seconds(model, groups * n, groups, prompt, new, bandwidth)
-        print(
-            f"{name}: {np.median(rates[1:]):,.0f} tok/s, {1e3 * seconds / new:.2f} ms a step, "
-            f"{least / seconds:.0%} of the floor {1e3 * least / new:.2f} ms; "
-            f"peak {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB", flush=True,
+    return 10 * 2 * one.nbytes / (time.perf_counter() - began)
+
+
+def native_side(model: Any, prompts: list, n: int, new: int) -> Callable[[], float]:
+    """Ours."""
+    engine = CudaEngine(model, [-1], 0, max_rows=len(prompts) * n)
+    requests = [Request(i, tuple(ids), tuple(range(n))) for i, ids in enumerate(prompts)]
+    seeds = iter(range(10**9))
+
+    def work() -> float:
+        sampling = Sampling(n, new, seed=next(seeds))
+        return float(sum(len(c.ids) for c in engine.generate(requests, sampling)))
+
+    return work
+
+
+def vllm_side(llm: Any, prompts: list, n: int, new: int) -> Callable[[], float]:
+    """vLLM, tokens in and out, the chosen tokens' log-probabilities on."""
+    from vllm import SamplingParams
+
+    how = SamplingParams(
+        n=n, max_tokens=new, min_tokens=new, ignore_eos=True, logprobs=0, detokenize=False
+    )
+    inputs = [{"prompt_token_ids": ids} for ids in prompts]
+
+    def work() -> float:
+        done = llm.generate(inputs, how, use_tqdm=False)
+        return float(sum(len(c.token_ids) for d in done for c in d.outputs))
+
+    return work
+
+
+def transformers_side(model: Any, prompts: list, n: int, new: int) -> Callable[[], float]:
+    """model.generate, log-probabilities left out: it is far behind without them."""
+    ids = torch.tensor(prompts, device="cuda").repeat_interleave(n, 0)
+
+    def work() -> float:
+        out = model.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=True, top_k=0,
+            max_new_tokens=new, min_new_tokens=new, pad_token_id=0,
         )  # fmt: skip
-        engine.close()
+        return float((out.shape[1] - ids.shape[1]) * len(ids))
+
+    return work
+
+
+def main() -> None:
+    """All work of the shapes asked for."""
+    rows = []
+    for name in sys.argv[1:] or list(WORK):
+        shape, works = WORK[name]
+        model = build(shape)
+        llm = _vllm(model)
+        plain = AutoModelForCausalLM.from_config(model.config, dtype=torch.bfloat16).cuda().eval()
+        for groups, n, prompt, new in works:
+            rng = np.random.default_rng(0)
+            prompts = [rng.integers(5, 40000, prompt).tolist() for _ in range(groups)]
+            sides = {"native": native_side(model, prompts, n, new)}
+            if llm is not None:
+                sides["vllm"] = vllm_side(llm, prompts, n, new)
+            if groups * n == 512:
+                sides["transformers"] = transformers_side(plain, prompts, n, new)
+            rates = alternate(sides, repeats=3)
+            found = row(f"{name} {groups * n}", rates, "tok/s")
+            seconds = groups * n * new / found["median"]["native"]
+            found["floor"] = floor_seconds(model, groups * n, groups, prompt, new)
+            found["share_of_floor"] = found["floor"] / seconds
+            rows.append(found)
+            print(f"{found['what']}: {found['share_of_floor']:.0%} of the floor", flush=True)
+    report("gpu_rollout", rows)
+
+
+def _vllm(model: Any) -> Any:
+    try:
+        from vllm import LLM
+    except ImportError:
+        print("vLLM is not installed: its side is left out", flush=True)
+        return None
+    folder = tempfile.mkdtemp()
+    model.to(torch.bfloat16).save_pretrained(folder)
+    model.to(torch.float32)
+    return LLM(
+        model=folder, skip_tokenizer_init=True, dtype="bfloat16", gpu_memory_utilization=0.3,
+        max_num_seqs=1024, max_model_len=1024, attention_config={"backend": "FLASH_ATTN"},
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -23,9 +23,9 @@ from sps.phases import Parts
 from sps.phases.irl import make_irl_optimizer
 from sps.policy import tiny
 from sps.policy.checkpoint import latest_checkpoint, load_trainer
-from sps.policy.load import Policy, load_policy
+from sps.policy.load import Policy, load_policy, prepare_training
 from sps.policy.meter import Probe
-from sps.policy.update import make_optimizer
+from sps.policy.update import Budget, make_optimizer
 from sps.rollout import RolloutEngine, fused
 from sps.rollout.native import NativeEngine
 from sps.run import Run
@@ -60,6 +60,8 @@ def open_run(
     if checkpoint:
         _restore(parts, run, checkpoint)
     else:
+        if resume:  # killed before its first checkpoint
+            _forget(parts, run)
         _report_overlap(recipe, splits, track)
         parts.probe = make_probe(parts, splits["validation"])
     return parts, run
@@ -146,7 +148,10 @@ def make_policy(recipe: Recipe, path: str | None = None) -> Policy:
             )
         path = str(ensure_base(recipe))
     gguf = model.gguf if path is None else None
-    return load_policy(path or str(model.path), gguf, model.dtype, device)
+    policy = load_policy(path or str(model.path), gguf, model.dtype, device)
+    compiled = device == "cuda" if model.compile is None else model.compile
+    prepare_training(policy.model, model.checkpointing, compiled)
+    return policy
 
 
 def make_engine(policy: Policy, max_rows: int) -> RolloutEngine:
@@ -218,6 +223,7 @@ def _parts(recipe: Recipe, folder: Path, policy: Policy, task: Task, train: list
         optimizer=make_optimizer(
             policy.model, recipe.rl.lr, settings.betas, settings.eps, settings.weight_decay
         ),
+        budget=Budget(recipe.rl.micro_tokens),
     )
 
 
@@ -264,7 +270,7 @@ def _differences(old: dict, new: dict, place: str = "") -> Iterator[str]:
 def _restore(parts: Parts, run: Run, checkpoint: Path) -> None:
     """Put everything back as it was when the checkpoint was written, and forget what came after."""
     state, tensors = load_trainer(checkpoint)
-    run.start = state["step"]
+    run.start = run.settled = state["step"]
     parts.sampler.cursor, parts.policy.version = state["cursor"], state["version"]
     parts.optimizer.load_state_dict(tensors["optimizer"])
     if tensors["irl_optimizer"] is not None:
@@ -272,6 +278,10 @@ def _restore(parts: Parts, run: Run, checkpoint: Path) -> None:
         parts.irl_optimizer.load_state_dict(tensors["irl_optimizer"])
     prompts, completions = ([t.numpy() for t in part] for part in tensors["probe"])
     parts.probe = _probe(parts, prompts, completions)
+    _forget(parts, run)
+
+
+def _forget(parts: Parts, run: Run) -> None:
     parts.store.forget_after(run.start)
     run.track.forget_after(run.start)
     _forget_evals(run)

@@ -29,7 +29,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Where the runs, results and report go.")] = Path(
         "runs/demo"
     ),
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each method.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each method.")] = 2,
     quick: Annotated[bool, typer.Option(help="A smoke test in under a minute.")] = False,
     again: Annotated[bool, typer.Option(help="Throw away an earlier demo in the folder.")] = False,
 ) -> None:
@@ -72,6 +72,46 @@ def compare(
     from sps.commands import run_compare
 
     run_compare(recipes, seeds, out, early, hot, workers, overrides or [])
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Run folders, or a comparison's folder.")],
+    out: Annotated[Path | None, typer.Option(help="Default: report.html in the first one.")] = None,
+    png: Annotated[bool, typer.Option("--png", help="Also write every plot as PNG.")] = False,
+    svg: Annotated[bool, typer.Option("--svg", help="Also write every plot as SVG.")] = False,
+    pdf: Annotated[bool, typer.Option("--pdf", help="Also write every plot as PDF.")] = False,
+) -> None:
+    """One self-contained HTML file of runs or comparisons."""
+    from sps.report.command import report_command
+
+    typer.echo(report_command(folders, out, png, svg, pdf))
+
+
+@app.command()
+def diagnose(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    out: Annotated[Path | None, typer.Option(help="Default: diagnosis.json in the run.")] = None,
+    large: Annotated[
+        bool, typer.Option("--large", help="Load checkpoints of any size, not only small ones.")
+    ] = False,
+) -> None:
+    """Every analysis of the paper on a run: squeeze, buckets, questions gained and lost, cost."""
+    from sps.report.command import diagnose_command
+
+    typer.echo(diagnose_command(run, out, large))
+
+
+@app.command()
+def watch(
+    run: Annotated[Path, typer.Argument(help="A run folder, also one that is still growing.")],
+    port: Annotated[int, typer.Option(help="On this machine alone; 0: any free one.")] = 8765,
+    browser: Annotated[bool, typer.Option("--browser", help="Open it there, too.")] = False,
+) -> None:
+    """Serve the report of a run while it goes on."""
+    from sps.report.command import watch_command
+
+    watch_command(run, port, browser)
 
 
 def main() -> None:

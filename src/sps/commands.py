@@ -61,7 +61,11 @@ def run_compare(
     with _Watch() as watch:
         results = compare(jobs, out, watch, workers or None)
     show_results(results)
-    console.print(f"\nresults: {out / 'results.json'}   {results['wall_seconds']:.0f} s in all")
+    from sps.report.page import write_report
+
+    page = write_report([out], out / "report.html")
+    seconds = results["wall_seconds"]
+    console.print(f"\n{out / 'results.json'}\n{page}: open it in a browser\n{seconds:.0f} s in all")
 
 
 def run_train(path: Path, out: Path | None, resume: bool, overrides: list[str]) -> None:
@@ -71,11 +75,18 @@ def run_train(path: Path, out: Path | None, resume: bool, overrides: list[str]) 
     _base({recipe.name: recipe})
     from sps.build import open_run
     from sps.loop import train
+    from sps.report.live import Progress
+    from sps.report.trackers import make_tracker
 
-    parts, run = open_run(recipe, folder, resume, [_Lines(recipe)])
-    if run.start:
-        console.print(f"resumed after step {run.start}")
-    scores = train(parts, run)
+    with Progress(recipe.rl.steps, recipe.name) as progress:
+        listeners = [progress]
+        if recipe.track:
+            resolved = recipe.model_dump(mode="json")
+            listeners.append(make_tracker(recipe.track, recipe.name, folder, resolved))
+        parts, run = open_run(recipe, folder, resume, listeners)
+        if run.start:
+            console.print(f"resumed after step {run.start}")
+        scores = train(parts, run)
     if scores is not None:
         for k in scores.report_ks():
             mean, low, high = scores.pass_at_k(k)
@@ -90,38 +101,39 @@ def recipes_folder() -> Path:
 
 
 def show_results(results: dict[str, Any]) -> None:
-    """The table of a comparison, and who beats whom."""
+    """The table of a comparison, and who beats whom; 80 columns are enough."""
     methods = results["methods"]
     ks = list(methods["base"]["pass_at_k"])
-    shown = [k for k in ("1", "8", "32") if k in ks] + [ks[-1]] * (ks[-1] not in ("1", "8", "32"))
-    table = Table(title="per cent, with 95 % intervals over questions and seeds")
-    table.add_column("method")
+    shown = list(dict.fromkeys([k for k in ("1", "8", "32") if k in ks] + [ks[-1]]))
+    table = Table(box=None, pad_edge=False)
+    table.add_column("per cent")
     for k in shown:
         table.add_column(f"Pass@{k}", justify="right")
+    table.add_column("95 % interval", justify="right")
     table.add_column("greedy logp", justify="right")
-    table.add_column("RL s", justify="right")
-    table.add_column("IRL s", justify="right")
     for name, row in methods.items():
-        cells = [_cell(row["pass_at_k"][k]) for k in shown]
+        curve = row["pass_at_k"]
         squeeze = f"{row['greedy_logprob']:.2f}" if row["greedy_logprob"] is not None else ""
-        table.add_row(
-            name, *cells, squeeze, f"{row['rl_seconds']:.0f}", f"{row['irl_seconds']:.1f}"
-        )
+        ends = f"[{100 * curve[ks[-1]][1]:.1f}, {100 * curve[ks[-1]][2]:.1f}]"
+        cells = [f"{100 * curve[k][0]:.1f}" for k in shown]
+        table.add_row(name, *cells, ends, squeeze)
+    seeds = max(row["seeds"] for row in methods.values())
     console.print(table)
-    console.print("paired by question, in points:")
+    console.print(
+        f"\nmeans of {seeds} seed{'s' * (seeds > 1)}; intervals (of Pass@{ks[-1]}) are over "
+        "questions and seeds\npaired by question, in points:",
+        highlight=False,
+    )
     for row in results["paired"]:
-        if str(row["k"]) in ("1", ks[-1]):
+        if str(row["k"]) in ("1", ks[-1]) and (row["a"] == "base") == (
+            row["b"] == results["reference"]
+        ):
             mean, low, high = (100 * x for x in row["delta"])
             console.print(
-                f"  {row['b']:>16} against {row['a']:<8} Pass@{row['k']:<4}"
+                f"  {row['b']:>14} against {row['a']:<6} Pass@{row['k']:<4}"
                 f"{mean:+6.1f} [{low:+.1f}, {high:+.1f}]  {row['verdict']}",
                 highlight=False,
             )
-
-
-def _cell(interval: list[float]) -> str:
-    mean, low, high = (100 * x for x in interval)
-    return f"{mean:.1f} [{low:.1f}, {high:.1f}]"
 
 
 def _named(recipes: list[Recipe]) -> dict[str, Recipe]:
@@ -224,36 +236,3 @@ def _jobs_table(jobs: list[Job], states: dict[str, str], seconds: float) -> Tabl
 
 def _title(job: Job) -> str:
     return f"{job.method}, seed {job.recipe.seed}" if job.train else job.method
-
-
-class _Lines:
-    """A line every few steps of a run."""
-
-    def __init__(self, recipe: Recipe):
-        self.recipe, self.began = recipe, time.monotonic()
-        self.every = max(1, recipe.rl.steps // 30)
-
-    def __call__(self, record: dict[str, Any]) -> None:
-        kind, step = record["kind"], record["step"]
-        if kind == "rl" and step % self.every == 0:
-            console.print(
-                f"step {step}/{self.recipe.rl.steps}  reward {record['reward']:.3f}  "
-                f"useful {record['useful']:.0%}  logp {record['logprob']:.3f}",
-                highlight=False,
-            )
-        elif kind == "eval":
-            curve = record["pass_at_k"]
-            top = max(curve, key=int)
-            console.print(
-                f"step {step}  {record['name']}: Pass@1 {curve['1'][0]:.1%}  "
-                f"Pass@{top} {curve[top][0]:.1%}",
-                highlight=False,
-            )
-        elif kind == "warning":
-            console.print(f"warning: {record['text']}", highlight=False)
-        elif kind == "meter":
-            console.print(
-                f"step {step}  {record['of']} phase {record['phase']} moved the policy: "
-                f"weights {record['relative_update']:.1e}, KL {record['kl']:.1e} a token",
-                highlight=False,
-            )

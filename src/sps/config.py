@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -39,6 +39,8 @@ class Model(Node):
     gguf: str | None = None  # file name of a GGUF inside path
     dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; master weights are fp32
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    checkpointing: bool = False  # compute activations twice: slower, far less memory
+    compile: bool | None = None  # compile the layers for training; None: on a GPU alone
     base: BaseTraining = BaseTraining()  # used when path is None
 
 
@@ -180,6 +182,7 @@ class Recipe(Node):
     name: str = "run"
     seed: int = 0
     threads: NonNegative = 0  # CPU threads; 0: leave as they are
+    track: Literal["trackio", "wandb", "tensorboard"] | None = None  # also send the record there
     model: Model = Model()
     task: Task = CountdownTask()
     rollout: Rollouts = Rollouts()
@@ -273,7 +276,7 @@ def _override(tree: dict[str, Any], item: str) -> None:
         if not isinstance(child, dict):
             raise UserError(f"--set {item}: {part} is a value, not a group of keys")
         node = child
-    if last == "type" and node.get("type") != parsed:
+    if last == "type" and node.get("type", parsed) != parsed:
         node.clear()
     if isinstance(parsed, dict) and isinstance(node.get(last), dict):
         parsed = _merge(node[last], parsed)
@@ -287,6 +290,8 @@ class _Loader(yaml.SafeLoader):
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                continue  # refused with its line by the call below
             if key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {key!r} is given twice", key_node.start_mark

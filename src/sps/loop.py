@@ -13,7 +13,7 @@ from sps.phases import Parts
 from sps.phases.irl import irl_every, irl_phase
 from sps.phases.rl import rl_phase
 from sps.phases.schedule import Phase, schedule
-from sps.policy.checkpoint import save_checkpoint
+from sps.policy.checkpoint import forget_checkpoints, save_checkpoint, saved_checkpoints
 from sps.policy.meter import Meter, stood_still
 from sps.run import Run, checkpoint_path, measure, use_checkpoint
 
@@ -31,9 +31,12 @@ def train(parts: Parts, run: Run) -> Scores | None:
 
 def _reinforce(parts: Parts, run: Run, phase: Phase) -> None:
     meter = Meter(parts.policy.model, parts.probe)
-    for step, metrics in rl_phase(parts, phase):
+    for step, metrics, settled in rl_phase(parts, phase):
         run.track.log("rl", step, phase=phase.number, **metrics)
-        if step < phase.last or not phase.irl:
+        if metrics.get("out_of_memory"):
+            text = f"memory ran out; passes are now of {parts.budget.tokens} tokens"
+            run.track.log("warning", step, text=text)
+        if settled and (step < phase.last or not phase.irl):
             _after_step(parts, run, step)
     _read_meter(parts, run, phase, "rl", meter, parts.recipe.rl.lr)
     if not phase.irl:
@@ -58,16 +61,23 @@ def _read_meter(parts: Parts, run: Run, phase: Phase, kind: str, meter: Meter, l
 
 def _after_step(parts: Parts, run: Run, step: int) -> None:
     recipe = parts.recipe
-    last = step == recipe.rl.steps
-    if recipe.evaluation.every and (last or step % recipe.evaluation.every == 0):
+    last, before = step == recipe.rl.steps, run.settled
+    run.settled = step
+
+    def due(every: int) -> bool:
+        return bool(every) and (last or step // every > before // every)
+
+    if due(recipe.evaluation.every):
         n = recipe.evaluation.validation_n
         run.scores[step] = measure(parts, run, f"validation-{step:06d}", run.validation, n, step)
-    if last or (recipe.checkpoint.every and step % recipe.checkpoint.every == 0):
+    if last or due(recipe.checkpoint.every):
         state = {"step": step, "cursor": parts.sampler.cursor}
         save_checkpoint(
             checkpoint_path(run.folder, step), parts.policy, state, parts.trainer_state()
         )
         run.track.log("checkpoint", step)
+        best = max(run.scores, key=lambda s: run.scores[s].pass_at_k(1)[0], default=step)
+        forget_checkpoints(run.folder / "checkpoints", recipe.checkpoint.keep, {best, step})
 
 
 def _finish(parts: Parts, run: Run) -> Scores | None:
@@ -87,7 +97,7 @@ def _select(parts: Parts, run: Run) -> int:
     if recipe.evaluation.select == "last":
         return recipe.rl.steps
     scores = run.scores
-    saved = {s for s in range(1, recipe.rl.steps + 1) if checkpoint_path(run.folder, s).exists()}
+    saved = saved_checkpoints(run.folder / "checkpoints")
     if recipe.evaluation.select == "paper":  # on the test set itself, as the paper did
         scores = {}
         for step in sorted(saved):

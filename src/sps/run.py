@@ -24,6 +24,7 @@ class Run:
     validation: list[Problem]
     test: list[Problem]
     start: int = 0  # RL steps done before this process
+    settled: int = 0  # the last step after which evaluations and checkpoints were considered
     scores: dict[int, Scores] = field(default_factory=dict)  # validation scores by step
 
 

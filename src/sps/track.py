@@ -27,7 +27,12 @@ class Track:
 
     def forget_after(self, step: int) -> None:
         """Drop the records of steps that a resumed run will take again."""
-        kept = [r for r in read_records(self.path) if r["step"] <= step]
+        again = {"done", "test"}  # the end of a run that had ended is written anew
+        kept = [
+            r
+            for r in read_records(self.path)
+            if r["step"] <= step and not {r["kind"], r.get("name")} & again
+        ]
         draft = self.path.with_suffix(".draft")
         draft.write_text("".join(json.dumps(r) + "\n" for r in kept), encoding="utf-8")
         draft.rename(self.path)

@@ -29,8 +29,9 @@ def pass_at_k(correct_Q: np.ndarray, n_Q: np.ndarray | int, k: int) -> np.ndarra
 def mean_interval(value_SQ: np.ndarray, level: float = 0.95) -> Interval:
     """Mean of values in [0, 1] over seeds and questions, with a Wilson interval.
 
-    Wilson's formula with the effective sample size mean * (1 - mean) / se**2: for one seed and
-    values of 0 and 1 it is exactly Wilson's, and it never leaves [0, 1].
+    Wilson's formula with Student's t and the effective sample size mean * (1 - mean) / se**2: for
+    one seed and values of 0 and 1 that is n - 1, so a little wider than Wilson's. It never leaves
+    [0, 1].
     """
     value_SQ = np.atleast_2d(value_SQ)
     mean = float(value_SQ.mean())
@@ -71,7 +72,8 @@ def paired(a_SQ: np.ndarray, b_SQ: np.ndarray, level: float = 0.95) -> Paired:
 def _standard_error(value_SQ: np.ndarray) -> tuple[float, float]:
     """Standard error of the mean over questions and seeds, and its degrees of freedom.
 
-    Questions and seeds are crossed: the variances of question means and of seed means add up (a little too much, which is the safe side); Satterthwaite's formula gives the freedom.
+    Questions and seeds are crossed: the variances of question means and of seed means add up (a
+    little too much, which is the safe side); Satterthwaite's formula gives the freedom.
     """
     seeds, questions = value_SQ.shape
     parts = []

@@ -17,7 +17,9 @@ from torch import Tensor
 
 def centred(reward_PG: Tensor) -> Tensor:
     """Dr. GRPO's advantage: reward minus the group's mean."""
-    return reward_PG - reward_PG.mean(-1, keepdim=True)
+    # Measured from the first reward: the mean of equal numbers may be off by a rounding error.
+    shifted_PG = reward_PG - reward_PG[..., :1]
+    return shifted_PG - shifted_PG.mean(-1, keepdim=True)
 
 
 def normalised(reward_PG: Tensor) -> Tensor:

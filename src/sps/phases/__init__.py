@@ -11,6 +11,7 @@ from sps.config import Recipe
 from sps.data.sampler import Sampler
 from sps.policy.load import Policy
 from sps.policy.meter import Probe
+from sps.policy.update import Budget
 from sps.rollout import RolloutEngine
 from sps.store.rollouts import RolloutStore
 from sps.tasks import Task
@@ -32,6 +33,7 @@ class Parts:
     sampler: Sampler
     store: RolloutStore
     optimizer: torch.optim.Optimizer
+    budget: Budget
     irl_optimizer: torch.optim.Optimizer | None = (
         None  # carried over when irl.optimizer_state: kept
     )

@@ -52,7 +52,12 @@ def irl_phase(parts: Parts, phase: Phase) -> Iterator[Metrics]:
 def irl_every(parts: Parts) -> int:
     """RL steps in a phase: as set, or one pass over the training problems."""
     recipe = parts.recipe
-    return recipe.irl.every or max(1, -(-len(parts.train) // recipe.rollout.prompts))
+    every = recipe.irl.every or max(1, -(-len(parts.train) // recipe.rollout.prompts))
+    if recipe.irl.steps:
+        return every
+    # Plain RL: where a phase ends must not cut short what is drawn for several steps at once.
+    rounds = recipe.rl.algorithm.steps_per_generation
+    return -(-every // rounds) * rounds
 
 
 def select(parts: Parts, first: int, last: int, rng: np.random.Generator) -> set[Key]:
@@ -94,7 +99,8 @@ def irl_step(
     sums = optimizer_step(
         parts.policy.model,
         optimizer,
-        _rows(parts, prompts, completions),
+        lambda budget: _rows(parts, prompts, completions, budget),
+        parts.budget,
         part_loss,
         temperature=parts.recipe.rollout.temperature,
         max_grad_norm=settings.optimizer.max_grad_norm,
@@ -115,8 +121,7 @@ def batches(size: int, batch: int, steps: int, rng: np.random.Generator) -> Iter
         at += batch
 
 
-def _rows(parts: Parts, prompts: list, completions: list) -> Iterator[Rows]:
-    budget = parts.recipe.rl.micro_tokens
+def _rows(parts: Parts, prompts: list, completions: list, budget: int) -> Iterator[Rows]:
     return micro_batches(
         prompts, completions, parts.policy.pad_id, budget, parts.policy.model.device
     )
@@ -141,7 +146,8 @@ def _optimizer(parts: Parts) -> torch.optim.Optimizer:
 def _relikelihood(parts: Parts, table: pa.Table, column: str) -> pa.Table:
     """The same rollouts with their likelihood under the reinforced policy."""
     value_B = np.zeros(len(table), dtype=np.float32)
-    for rows in _rows(parts, to_arrays(table, "prompt_ids"), to_arrays(table, "ids")):
+    prompts, completions = to_arrays(table, "prompt_ids"), to_arrays(table, "ids")
+    for rows in _rows(parts, prompts, completions, parts.budget.tokens):
         logp_BT, _ = token_logprobs(parts.policy.model, rows, parts.recipe.rollout.temperature)
         sums = logp_BT.sum(-1)
         if column == "mean_logprob":

@@ -19,8 +19,11 @@ from sps.policy.update import optimizer_step
 from sps.types import Completion, Group, Metrics, Problem, Request, Rollout, Sampling, Verdict
 
 
-def rl_phase(parts: Parts, phase: Phase) -> Iterator[tuple[int, Metrics]]:
-    """The steps of a phase; what was drawn is in the store before it is learnt from."""
+def rl_phase(parts: Parts, phase: Phase) -> Iterator[tuple[int, Metrics, bool]]:
+    """The steps of a phase; what was drawn is in the store before it is learnt from.
+
+    The flag says that no drawn rollout still waits to be learnt from: the place for a checkpoint.
+    """
     settings = parts.recipe.rl.algorithm
     step = phase.first
     while step <= phase.last:
@@ -28,14 +31,14 @@ def rl_phase(parts: Parts, phase: Phase) -> Iterator[tuple[int, Metrics]]:
         began = time.perf_counter()
         groups, metrics = draw_groups(parts, step, parts.recipe.rollout.prompts * rounds)
         drawn = time.perf_counter()
-        for share in _shares(groups, rounds):
+        for number, share in enumerate(_shares(groups, rounds), 1):
             begun = time.perf_counter()
             learnt = rl_step(parts, step, share)
             seconds = {
                 "seconds/draw": (drawn - began) / rounds,
                 "seconds/update": time.perf_counter() - begun,
             }
-            yield step, {**metrics, **learnt, **seconds}
+            yield step, {**metrics, **learnt, **seconds}, number == rounds
             step += 1
 
 
@@ -87,7 +90,8 @@ def rl_step(parts: Parts, step: int, groups: Sequence[Group]) -> Metrics:
     sums = optimizer_step(
         policy.model,
         parts.optimizer,
-        _rows(parts, [rollouts[i] for i in used]),
+        lambda budget: _rows(parts, [rollouts[i] for i in used], budget),
+        parts.budget,
         part_loss,
         temperature=recipe.rollout.temperature,
         max_grad_norm=recipe.rl.optimizer.max_grad_norm,
@@ -153,12 +157,12 @@ def _shares(groups: list[Group], rounds: int) -> Iterator[list[Group]]:
         yield groups[i * len(groups) // rounds : (i + 1) * len(groups) // rounds]
 
 
-def _rows(parts: Parts, rollouts: Sequence[Rollout]) -> Iterator[Rows]:
+def _rows(parts: Parts, rollouts: Sequence[Rollout], budget: int) -> Iterator[Rows]:
     return micro_batches(
         [r.prompt_ids for r in rollouts],
         [r.ids for r in rollouts],
         parts.policy.pad_id,
-        parts.recipe.rl.micro_tokens,
+        budget,
         parts.policy.model.device,
     )
 
@@ -212,6 +216,8 @@ def _learnt_metrics(sums: dict[str, float], used: int, total: int) -> Metrics:
     }
     if used:
         metrics["entropy"] = sums["entropy"] / tokens
+    if "out_of_memory" in sums:
+        metrics["out_of_memory"] = sums["out_of_memory"]
     if "kl" in sums:
         metrics["kl_ref"] = sums["kl"] / tokens
     return metrics

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -41,10 +42,23 @@ def load_weights(policy: Policy, folder: Path) -> None:
     policy.model.tie_weights()
 
 
+def saved_checkpoints(folder: Path) -> dict[int, Path]:
+    """The whole checkpoints in a folder, by step, oldest first."""
+    found = sorted(p for p in folder.glob("step-*") if re.fullmatch(r"step-\d+", p.name))
+    return {int(p.name[5:]): p for p in found if (p / "trainer.json").exists()}
+
+
 def latest_checkpoint(folder: Path) -> Path | None:
-    """The newest whole checkpoint of a run, or None."""
-    found = sorted(p for p in folder.glob("step-*") if (p / "trainer.json").exists())
-    return found[-1] if found else None
+    """The newest whole checkpoint in a folder, or None."""
+    return next(reversed(saved_checkpoints(folder).values()), None)
+
+
+def forget_checkpoints(folder: Path, keep: int, spare: set[int]) -> None:
+    """Remove all but the newest `keep` checkpoints and those to be spared; 0 keeps all."""
+    saved = saved_checkpoints(folder)
+    for step in list(saved)[:-keep] if keep else []:
+        if step not in spare:
+            shutil.rmtree(saved[step])
 
 
 def load_trainer(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:

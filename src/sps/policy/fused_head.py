@@ -59,7 +59,7 @@ def _turn(logits, target, scale, lse, entropy, d_logp, d_entropy, V, BLOCK: tl.c
 
 class _Chosen(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden_ND, weight_VD, target_N, scale, piece):  # noqa: ANN001, ANN205
+    def forward(ctx: Any, hidden_ND, weight_VD, target_N, scale, piece):
         size = weight_VD.shape[0]
         half_VD = weight_VD.to(torch.bfloat16)
         stats = hidden_ND.new_empty(3, len(hidden_ND), dtype=torch.float32)
@@ -75,7 +75,7 @@ class _Chosen(torch.autograd.Function):
         return stats[0], stats[1]
 
     @staticmethod
-    def backward(ctx: Any, d_logp_N, d_entropy_N):  # noqa: ANN001, ANN205
+    def backward(ctx: Any, d_logp_N, d_entropy_N):
         hidden_ND, weight_VD, target_N, stats = ctx.saved_tensors
         half_VD = weight_VD.to(torch.bfloat16)
         d_hidden_ND = torch.empty_like(hidden_ND)

@@ -58,6 +58,16 @@ class Policy:
         return self.tokenizer.decode(ids, skip_special_tokens=True)
 
 
+def prepare_training(model: Any, checkpointing: bool, compiled: bool) -> None:
+    """Less memory, or less time, in the training pass. Sampling runs the plain layers."""
+    if checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.train()  # transformers checkpoints in training mode alone
+    if compiled:
+        for layer in model.base_model.layers:
+            layer.compile(dynamic=True)
+
+
 def load_policy(
     path: str, gguf: str | None = None, dtype: str = "float32", device: str = "cpu"
 ) -> Policy:

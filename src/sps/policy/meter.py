@@ -32,7 +32,7 @@ class Meter:
         self.before = self._likelihoods()
 
     def read(self) -> Metrics:
-        """Share of stored weights that changed, relative size of the change, KL a held-out token."""
+        """Share of stored weights changed, relative size of the change, KL a held-out token."""
         changed = count = 0
         moved = size = 0.0
         for name, now in _trained(self.model):

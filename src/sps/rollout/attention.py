@@ -160,7 +160,7 @@ def _prefill(
 def decode(
     query: Tensor, layer: Layer, scaling: float, window: int | None, cap: float | None
 ) -> Tensor:
-    """One new token a row, [B, heads, 1, D], against what it sees; its own key is stored already."""
+    """One new token a row, [B, heads, 1, D], against what it sees; its own key is stored."""
     cache = layer.cache
     rows, heads, _, width = query.shape
     shared = layer.key.shape[1]

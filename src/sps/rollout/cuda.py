@@ -52,7 +52,9 @@ class CudaEngine:
         done: set[tuple[int, int]] = set()
         while True:
             left = [
-                Request(r.index, r.prompt_ids, tuple(s for s in r.samples if (r.index, s) not in done))
+                Request(
+                    r.index, r.prompt_ids, tuple(s for s in r.samples if (r.index, s) not in done)
+                )
                 for r in requests
             ]
             try:
@@ -127,7 +129,7 @@ class CudaEngine:
         config, before = self.model.config, self.model.config._attn_implementation
         config._attn_implementation = attention.NAME
         try:
-            with torch.autocast("cuda", torch.bfloat16):
+            with torch.autocast("cuda", torch.bfloat16), torch.compiler.set_stance("force_eager"):
                 hidden_PLD = self.model.base_model(
                     input_ids=ids_PL.to(device),
                     past_key_values=_Capture(room, where),
@@ -144,7 +146,12 @@ class CudaEngine:
         rows = min(self.max_rows, sum(len(r.samples) for r in requests))
         size = 1 << (rows - 1).bit_length()
         old = self.room
-        if old and old.size >= size and old.longest >= longest and old.new >= sampling.max_new_tokens:
+        if (
+            old
+            and old.size >= size
+            and old.longest >= longest
+            and old.new >= sampling.max_new_tokens
+        ):
             old.limit = sampling.max_new_tokens
             return old
         if old:
@@ -231,7 +238,7 @@ class _State:
         self.logprobs_ST[slot, at] = torch.where(live, logprob_B, self.logprobs_ST[slot, at])
         end = (token_B[:, None] == eos).any(-1)
         self.ended[some] |= live & end
-        self.token[some] = torch.where(live, token_B, 0)
+        self.token[some] = torch.where(live, token_B, self.token[some])
         self.own[some] = torch.where(live, at.int(), self.own[some])
         self.live[some] = (live & ~end & (at + 1 < self.limit[some])).int()
 

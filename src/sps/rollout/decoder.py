@@ -1,6 +1,6 @@
 """A decode step on a GPU: bf16 products, a residual in float32, everything else in fused kernels.
 
-It rounds where training under bf16 autocast rounds, so that its log-probabilities are the trainer's.
+It rounds where training under bf16 autocast rounds, so its log-probabilities are the trainer's.
 Serves the decoders of rollout/fused.py.
 """
 
@@ -98,6 +98,8 @@ class Decoder:
     def _joined(self, parts: list[Tensor]) -> Tensor:
         """Room for bf16 copies, one after another; `refresh` fills it."""
         rows = sum(len(part) for part in parts)
-        room = torch.empty((rows, *parts[0].shape[1:]), dtype=torch.bfloat16, device=parts[0].device)
+        room = torch.empty(
+            (rows, *parts[0].shape[1:]), dtype=torch.bfloat16, device=parts[0].device
+        )
         self.copies += zip(room.split([len(part) for part in parts]), parts, strict=True)
         return room

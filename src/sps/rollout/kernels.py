@@ -1,7 +1,7 @@
 """Triton kernels of a decode step: what lies between its matrix products, each fused into one pass.
 
-Axes: B rows being decoded, S slots of the cache, P prompts, H key/value heads, R query heads sharing
-each, L prompt tokens, T own tokens, D width of a head, V vocabulary. Tensors are contiguous.
+Axes: B rows being decoded, S slots of the cache, P prompts, H key/value heads, R query heads that
+share each, L prompt tokens, T own tokens, D width of a head, V vocabulary. Tensors are contiguous.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ def _draw(
 
 
 def draw(logits_BV: Tensor, key_B: Tensor, own_B: Tensor, temperature: float) -> tuple[Tensor, ...]:
-    """A token a row and its log-probability, in one pass over the logits. Temperature 0 is greedy."""
+    """A token a row and its log-probability, in one pass over the logits; 0 is greedy."""
     rows, size = logits_BV.shape
     token_B = torch.empty(rows, dtype=torch.int64, device=logits_BV.device)
     logprob_B = torch.empty(rows, dtype=torch.float32, device=logits_BV.device)

@@ -75,7 +75,7 @@ class RolloutStore:
             keep = keep & (pc.field("mean_logprob") < below)
         tables = [
             pq.read_table(path, columns=columns, filters=keep, schema=SCHEMA)
-            for path in self._files()
+            for path in files(self.folder)
         ]
         schema = SCHEMA if columns is None else pa.schema([SCHEMA.field(c) for c in columns])
         return pa.concat_tables(tables) if tables else schema.empty_table()
@@ -88,11 +88,10 @@ class RolloutStore:
         keys = zip(*(table[c].to_pylist() for c in ("step", "group", "sample")), strict=True)
         flags = pa.array([key in kept for key in keys])
         table = table.set_column(SCHEMA.get_field_index("kept"), "kept", flags)
-        self._write(
-            self.folder / f"phase-{first:06d}-{last:06d}.parquet", table.sort_by("mean_logprob")
-        )
-        for path in self.folder.glob("step-*.parquet"):
-            if first <= _range(path)[0] <= last:
+        merged = self.folder / f"phase-{first:06d}-{last:06d}.parquet"
+        self._write(merged, table.sort_by("mean_logprob"))
+        for path in [*self.folder.glob("*.parquet")]:
+            if path != merged and first <= _range(path)[0] <= _range(path)[1] <= last:
                 path.unlink()
 
     def forget_after(self, step: int) -> None:
@@ -107,21 +106,17 @@ class RolloutStore:
                 )
                 path.unlink()
 
-    def _files(self) -> list[Path]:
-        """Phase files, and step files that none covers (a merge may have been cut short)."""
-        phases = sorted(self.folder.glob("phase-*.parquet"))
-        covered = [_range(p) for p in phases]
-        steps = [
-            p
-            for p in sorted(self.folder.glob("step-*.parquet"))
-            if not any(first <= _range(p)[0] <= last for first, last in covered)
-        ]
-        return phases + steps
-
     def _write(self, path: Path, table: pa.Table) -> None:
         draft = path.with_suffix(".draft")
         pq.write_table(table, draft, row_group_size=_ROW_GROUP, compression="zstd")
         draft.rename(path)
+
+
+def files(folder: Path) -> list[Path]:
+    """The files that no phase file covers (a merge or a cut may have been cut short)."""
+    found = sorted(folder.glob("*.parquet"))
+    phases = [p for p in found if p.name.startswith("phase-")]
+    return [p for p in found if not any(_covers(phase, p) for phase in phases)]
 
 
 def to_arrays(table: pa.Table, column: str) -> list[np.ndarray]:
@@ -155,6 +150,11 @@ def _row(r: Rollout) -> dict:
         "answer": verdict.answer,
         "kept": False,
     }
+
+
+def _covers(phase: Path, path: Path) -> bool:
+    (first, last), (begin, end) = _range(phase), _range(path)
+    return phase != path and first <= begin <= end <= last
 
 
 def _range(path: Path) -> tuple[int, int]:

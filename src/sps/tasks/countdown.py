@@ -23,6 +23,9 @@ from sps.types import Problem, Verdict
 
 OPS = ("+", "-", "*", "/")
 SPLITS = {"train": range(0, 80), "validation": range(80, 90), "test": range(90, 100)}
+# Pairs to draw demonstrations from. Not a matter of how many problems a run asks for: the policy
+# made of them is cached under a name that does not say.
+_ATTEMPTED = 84_000
 State = tuple[int, ...]  # the numbers still to be used, sorted
 
 
@@ -104,7 +107,7 @@ class Countdown:
     def attempts(self, seed: int, solved: float) -> Iterator[tuple[Problem, str]]:
         """Endless noisy demonstrations on training problems: some solve, the rest wander."""
         rng = random.Random(seed)
-        train = self._pool()["train"]
+        train = self._pool(_ATTEMPTED)["train"]
         while True:
             numbers, target = train[rng.randrange(len(train))]
             aim = target if rng.random() < solved else None
@@ -131,17 +134,18 @@ class Countdown:
             if len(pool) < want:
                 raise UserError(
                     f"task.{split} asks for {want} problems but only {len(pool)} solvable ones "
-                    f"exist with {self.numbers} numbers from {self.low} to {self.high} and values up to "
-                    f"{self.max_value}; ask for fewer, or widen task.low, task.high, task.max_value"
+                    f"exist with {self.numbers} numbers from {self.low} to {self.high} and values "
+                    f"up to {self.max_value}; ask for fewer, or widen task.low, task.high or "
+                    "task.max_value"
                 )
             rng = random.Random(f"{self.seed} {split}")
             splits[split] = [self._problem(*pair, rng) for pair in pool[:want]]
         return splits
 
-    def _pool(self) -> dict[str, list[tuple[State, int]]]:
+    def _pool(self, enough: int | None = None) -> dict[str, list[tuple[State, int]]]:
         """Solvable (numbers, target) pairs by split, in a seeded order."""
         key = (self.numbers, self.low, self.high, self.max_value, self.seed)
-        return _pools(*key, enough=60 * sum(self.sizes.values()))
+        return _pools(*key, enough=enough or 60 * sum(self.sizes.values()))
 
     def _problem(self, numbers: State, target: int, rng: random.Random) -> Problem:
         shown = list(numbers)
@@ -206,10 +210,16 @@ def judge(problem: Problem, text: str, finished: bool = True) -> Verdict:
     except ZeroDivisionError:
         return Verdict("wrong", 0.0, "division_by_zero")
     if detail:
-        return Verdict("wrong", 0.0, detail, str(value))
+        return Verdict("wrong", 0.0, detail, _shown(value))
     if value != target:
-        return Verdict("wrong", 0.0, "wrong_target", str(value))
+        return Verdict("wrong", 0.0, "wrong_target", _shown(value))
     return Verdict("correct", 1.0, "correct", str(value))
+
+
+def _shown(value: Fraction) -> str:
+    # Python refuses to write out integers of thousands of digits.
+    size = max(value.numerator.bit_length(), value.denominator.bit_length())
+    return str(value) if size <= 200 else "huge"
 
 
 class _Malformed(Exception):

@@ -1,0 +1,1 @@
+"""Every analysis of a run, from its folder alone; `diagnose` in run.py gathers them."""

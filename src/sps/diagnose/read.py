@@ -1,0 +1,208 @@
+"""A run folder as it is found: whole, half-written or damaged. Nothing writes, nothing raises."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+from sps.store.rollouts import SCHEMA, files
+from sps.track import read_records
+
+_BATCH = 4096
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One finished evaluation."""
+
+    name: str  # 'test', 'validation-000100', ...
+    split: str  # the name without its step
+    step: int | None  # RL steps the policy had seen; None: not recorded
+    n: int
+    correct: dict[str, int]  # correct samples of each question
+    summary: dict[str, Any]  # as written
+
+
+@dataclass
+class RunFolder:
+    """What could be read of a run, and a sentence for each thing that could not."""
+
+    folder: Path
+    name: str
+    recipe: dict[str, Any] = field(default_factory=dict)
+    records: list[dict[str, Any]] = field(default_factory=list)
+    evaluations: list[Evaluation] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        """Records of one kind, in the order they were written."""
+        return [r for r in self.records if r["kind"] == kind]
+
+    def split(self, name: str) -> list[Evaluation]:
+        """Evaluations of one split, by step; those of unknown step last."""
+        found = [e for e in self.evaluations if e.split == name]
+        return sorted(found, key=lambda e: (e.step is None, e.step or 0, e.name))
+
+    def setting(self, *path: str) -> Any:
+        """A value of the recipe, or None."""
+        at: Any = self.recipe
+        for key in path:
+            at = at.get(key) if isinstance(at, dict) else None
+        return at
+
+    def rollout_batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        """The rollouts of every file that can be read, a few thousand rows at a time."""
+        for path in self.rollout_files():
+            try:
+                source = pq.ParquetFile(path)
+                for batch in source.iter_batches(_BATCH, columns=columns):
+                    yield batch.select(columns)
+            except (OSError, pa.ArrowException, KeyError) as error:
+                self.note(f"rollouts/{path.name} cannot be read ({_short(error)})")
+
+    def rollouts(self, columns: list[str]) -> pa.Table:
+        """Those batches as one table; only for columns without tokens."""
+        batches = list(self.rollout_batches(columns))
+        schema = pa.schema([SCHEMA.field(c) for c in columns])
+        return pa.Table.from_batches(batches) if batches else schema.empty_table()
+
+    def rollout_files(self) -> list[Path]:
+        """The files that together hold each rollout once."""
+        folder = self.folder / "rollouts"
+        return files(folder) if folder.is_dir() else []
+
+    def samples(self, evaluation: str, columns: list[str]) -> pa.Table:
+        """Stored samples of an evaluation."""
+        tables = []
+        for path in sorted((self.folder / "evals" / evaluation).glob("part-*.parquet")):
+            try:
+                tables.append(pq.read_table(path, columns=columns))
+            except (OSError, pa.ArrowException) as error:
+                self.note(f"evals/{evaluation}/{path.name} cannot be read ({_short(error)})")
+        return pa.concat_tables(tables) if tables else pa.table({c: [] for c in columns})
+
+    def checkpoints(self) -> list[tuple[int, Path]]:
+        """Step and folder of each checkpoint."""
+        found = []
+        for path in sorted((self.folder / "checkpoints").glob("step-*")):
+            if path.is_dir() and re.fullmatch(r"step-\d+", path.name):
+                found.append((int(path.name.removeprefix("step-")), path))
+        return found
+
+    def note(self, sentence: str) -> None:
+        """Say once that something is missing."""
+        if sentence not in self.missing:
+            self.missing.append(sentence)
+
+
+def read_run(folder: Path) -> RunFolder:
+    """Whatever a folder holds of a run."""
+    folder = Path(folder)
+    run = RunFolder(folder, folder.name)
+    if not folder.is_dir():
+        run.note(f"there is no folder {folder}")
+        return run
+    run.recipe = _recipe(run)
+    run.name = str(run.recipe.get("name") or folder.name)
+    run.records = _records(run)
+    run.evaluations = _evaluations(run)
+    _say_what_is_not_there(run)
+    return run
+
+
+def _recipe(run: RunFolder) -> dict[str, Any]:
+    path = run.folder / "recipe.yaml"
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        run.note("recipe.yaml is not there: settings are unknown")
+        return {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        run.note(f"recipe.yaml cannot be read ({_short(error)})")
+        return {}
+    if not isinstance(tree, dict):
+        run.note("recipe.yaml does not hold settings")
+        return {}
+    return tree
+
+
+def _records(run: RunFolder) -> list[dict[str, Any]]:
+    path = run.folder / "metrics.jsonl"
+    if not path.is_file():
+        run.note("metrics.jsonl is not there: no training curves, no cost")
+        return []
+    try:
+        found = read_records(path)
+        lines = sum(1 for line in path.read_bytes().splitlines() if line.strip())
+    except OSError as error:
+        run.note(f"metrics.jsonl cannot be read ({_short(error)})")
+        return []
+    good = [r for r in found if isinstance(r, dict) and isinstance(r.get("kind"), str)]
+    good = [r for r in good if isinstance(r.get("step"), int)]
+    if len(good) < lines:
+        run.note(f"metrics.jsonl: {lines - len(good)} of {lines} lines are cut short or damaged")
+    return good
+
+
+def _evaluations(run: RunFolder) -> list[Evaluation]:
+    steps = {r.get("name"): r["step"] for r in run.records if r["kind"] == "eval"}
+    folder = run.folder / "evals"
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            summary = json.loads(path.read_text(encoding="utf-8"))
+            correct = {str(q): int(c) for q, c in summary["per_question"].items()}
+            n = int(summary["n"])
+            if n < 1 or not all(0 <= c <= n for c in correct.values()):
+                raise ValueError("counts are out of range")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            run.note(f"evals/{path.name} cannot be read ({_short(error)})")
+            continue
+        split, number = _split(path.stem, run.setting("evaluation", "temperature"))
+        found.append(
+            Evaluation(path.stem, split, steps.get(path.stem, number), n, correct, summary)
+        )
+    whole = {e.name for e in found}
+    for part in sorted(p for p in folder.glob("*") if p.is_dir()):
+        if part.name not in whole and not (folder / f"{part.name}.json").exists():
+            run.note(f"evals/{part.name} was begun but not finished: it has no scores")
+    return found
+
+
+def _split(name: str, temperature: Any) -> tuple[str, int | None]:
+    """'validation-000100' is of validation at step 100; 'test-000100-1.4' was drawn at 1.4."""
+    match = re.fullmatch(r"(.+?)-(\d{6,})(?:-([\d.e+-]+))?", name)
+    if not match:
+        return name, None
+    usual = match[3] is None or match[3] == f"{temperature or 1.0:g}"
+    return match[1] if usual else f"{match[1]} at T={match[3]}", int(match[2])
+
+
+def _say_what_is_not_there(run: RunFolder) -> None:
+    if run.records and all(r["kind"] == "eval" for r in run.records):
+        return  # an evaluation of a policy that was not trained here: nothing else belongs to it
+    if run.records and not run.of_kind("done"):
+        last = max(r["step"] for r in run.records)
+        of = run.setting("rl", "steps")
+        run.note(f"the run has not finished: it is at step {last}" + (f" of {of}" if of else ""))
+    if not run.evaluations:
+        run.note("evals/ holds no finished evaluation: no Pass@k")
+    elif not run.split("test"):
+        run.note("the final evaluation (evals/test.json) is not there")
+    if not run.rollout_files():
+        run.note("rollouts/ is empty or not there: no likelihoods, no trajectories")
+    if not run.checkpoints():
+        run.note("checkpoints/ is empty or not there: no top-1 mass, token ids instead of text")
+
+
+def _short(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0][:120]}" if text else type(error).__name__

@@ -1,0 +1,109 @@
+"""How concentrated a policy became, from what the run recorded anyway.
+
+Axes: S bins of steps, N tokens.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sps.diagnose.read import RunFolder
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+_BINS = 120
+_TOKENS = 4_000_000  # read of the store at most, for the collision probability
+
+
+def greedy_logprobs(run: RunFolder) -> list[dict[str, Any]]:
+    """Mean log-probability of greedy trajectories at each evaluation, as in the paper.
+
+    It is a sum over tokens, so longer answers have lower values; the mean log-probability of a
+    sampled token, which does not depend on length, stands beside it.
+    """
+    rows = []
+    for e in sorted(run.evaluations, key=lambda e: (e.split, e.step or 0)):
+        value = e.summary.get("greedy_logprob")
+        if isinstance(value, int | float):
+            sampled = e.summary.get("mean_logprob")
+            row = {"name": e.name, "split": e.split, "step": e.step, "greedy_logprob": float(value)}
+            rows.append(row | {"sampled_logprob": sampled})
+    return rows
+
+
+def likelihood_quantiles(run: RunFolder) -> dict[str, Any] | None:
+    """Quantiles of the mean token log-probability of rollouts, by step (in bins for a long run)."""
+    table = run.rollouts(["step", "mean_logprob", "kept"])
+    if not len(table):
+        return None
+    step_N = table["step"].to_numpy()
+    value_N = table["mean_logprob"].to_numpy()
+    kept_N = table["kept"].to_numpy(zero_copy_only=False).astype(bool)
+    edges = _edges(int(step_N.min()), int(step_N.max()))
+    bin_N = np.searchsorted(edges, step_N, side="right") - 1
+    out: dict[str, Any] = {"step": [], "kept": [], "rollouts": []}
+    out |= {f"q{int(100 * q):02d}": [] for q in QUANTILES}
+    for b in np.unique(bin_N):
+        inside = (bin_N == b) & np.isfinite(value_N)
+        if not inside.any():
+            continue
+        out["step"].append(float(step_N[inside].mean()))
+        out["rollouts"].append(int(inside.sum()))
+        for q, value in zip(QUANTILES, np.quantile(value_N[inside], QUANTILES), strict=True):
+            out[f"q{int(100 * q):02d}"].append(float(value))
+        chosen = value_N[inside & kept_N]
+        out["kept"].append(float(np.median(chosen)) if len(chosen) else None)
+    return out
+
+
+def collision(run: RunFolder) -> dict[str, Any] | None:
+    """Mean probability of sampled tokens by step: without bias, the chance that two draws agree.
+
+    E[p(token)] under p is sum p^2, so this needs no second look at the model. It is of the sampling
+    distribution, temperature included.
+    """
+    rows = sum(_rows(path) for path in run.rollout_files())
+    if not rows:
+        return None
+    total: dict[int, list[float]] = {}
+    stride = 1
+    for batch in run.rollout_batches(["step", "logprobs"]):
+        lists = batch["logprobs"]
+        values, offsets = lists.values.to_numpy(), lists.offsets.to_numpy()
+        length = (offsets[-1] - offsets[0]) / max(len(lists), 1)
+        stride = max(stride, int(length * rows / _TOKENS) + 1)
+        step_N = batch["step"].to_numpy()
+        for i in range(0, len(lists), stride):
+            tokens = values[offsets[i] : offsets[i + 1]]
+            at = total.setdefault(int(step_N[i]), [0.0, 0.0])
+            at[0] += float(np.exp(tokens).sum())
+            at[1] += len(tokens)
+    if not total:
+        return None
+    steps = sorted(total)
+    edges = _edges(steps[0], steps[-1])
+    bin_S = np.searchsorted(edges, steps, side="right") - 1
+    out: dict[str, Any] = {"step": [], "collision": []}
+    for b in np.unique(bin_S):
+        inside = [s for s, x in zip(steps, bin_S, strict=True) if x == b]
+        out["step"].append(float(np.mean(inside)))
+        tokens = sum(total[s][1] for s in inside)
+        out["collision"].append(sum(total[s][0] for s in inside) / max(tokens, 1))
+    return out
+
+
+def _rows(path: Path) -> int:
+    try:
+        return pq.read_metadata(path).num_rows
+    except (OSError, pa.ArrowException):
+        return 0
+
+
+def _edges(first: int, last: int) -> np.ndarray:
+    """Left edges of at most _BINS bins of whole steps."""
+    width = max(1, -(-(last - first + 1) // _BINS))
+    return np.arange(first, last + 1, width)

@@ -1,0 +1,96 @@
+"""What the command line calls: plain arguments in, what to print out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sps.errors import UserError
+from sps.report.blocks import clean
+
+
+def diagnose_command(run: Path, out: Path | None = None, large: bool = False) -> str:
+    """Every analysis of a run: the numbers as JSON in `out`, the gist as text to print."""
+    from sps.diagnose.run import diagnose
+
+    if not Path(run).is_dir():
+        raise UserError(f"{run}: there is no such folder; give the folder of a run")
+    found = diagnose(run, large=large)
+    path = Path(out) if out else Path(run) / "diagnosis.json"
+    try:
+        path.write_text(json.dumps(clean(found), indent=1), encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: cannot write the diagnosis ({error.strerror})") from None
+    return "\n".join([*_gist(found), f"All numbers: {path}"])
+
+
+def report_command(
+    folders: Sequence[Path],
+    out: Path | None = None,
+    png: bool = False,
+    svg: bool = False,
+    pdf: bool = False,
+) -> str:
+    """Write the report, and the plots as files beside it when asked; returns what was written."""
+    from sps.report.content import diagnose_study, sections
+    from sps.report.export import export_figures
+    from sps.report.page import write_report
+    from sps.report.study import load_study
+
+    if not folders:
+        raise UserError("give at least one run folder or comparison folder to report on")
+    path = Path(out) if out else Path(folders[0]) / "report.html"
+    formats = [name for name, asked in (("png", png), ("svg", svg), ("pdf", pdf)) if asked]
+    said = [str(write_report([Path(f) for f in folders], path))]
+    if formats:
+        study = load_study([Path(f) for f in folders])
+        plots = export_figures(
+            sections(study, diagnose_study(study)), path.with_name(f"{path.stem}-plots"), formats
+        )
+        said.append(f"{len(plots)} plots in {path.with_name(f'{path.stem}-plots')}")
+    return "\n".join(said)
+
+
+def watch_command(run: Path, port: int = 8765, browser: bool = False) -> None:
+    """Serve the report on this machine until interrupted, and say where."""
+    from rich.console import Console
+
+    from sps.report.watch import address, make_server, watch
+
+    if port == 0:  # take the free one first, so that it can be said
+        with make_server(Path(run), 0) as server:
+            port = int(server.server_address[1])
+            where = address(server)
+    else:
+        where = f"http://127.0.0.1:{port}/"
+    Console(stderr=True, highlight=False).print(f"{where} shows {run} until Ctrl-C", markup=False)
+    watch(Path(run), port, browser)
+
+
+def _gist(found: dict[str, Any]) -> list[str]:
+    lines = [str(found["name"])]
+    for e in found["evaluations"] or []:
+        ks = sorted(e["pass_at_k"], key=int)
+        cells = [
+            f"Pass@{k} {100 * e['pass_at_k'][k][0]:.1f} %"
+            for k in dict.fromkeys([*ks[:1], *ks[-1:]])
+        ]
+        lines.append(
+            f"  {e['name']}: {', '.join(cells)} of {e['questions']} questions, n = {e['n']}"
+        )
+    for q in found["questions"] or []:
+        if "gained" in q:
+            gained, lost = len(q["gained"]), len(q["lost"])
+            lines.append(f"  {q['before']} to {q['after']}: {gained} questions gained, {lost} lost")
+    for g in found["greedy"] or []:
+        lines.append(f"  {g['name']}: log p of greedy answers {g['greedy_logprob']:.2f}")
+    for c in (c for c in found["checkpoints"] or [] if "moved" in c):
+        moved = f"{100 * c['moved']:+.2f} points of mass to the greedy token"
+        lines.append(f"  to step {c['step']}: {moved}, top-1 mass {c['top1']:.3f}")
+    cost = found["cost"]
+    for row in cost["stages"] if cost else []:
+        lines.append(f"  {row['stage']}: {row['seconds']:.1f} s ({100 * row['share']:.0f} %)")
+    lines += [f"  warning, step {w['step']}: {w['text']}" for w in found["warnings"]]
+    return lines + [f"  missing: {text}" for text in found["missing"]]

@@ -1,0 +1,76 @@
+"""The sections of a report, in reading order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sps.diagnose.run import diagnose_run
+from sps.diagnose.simulate import simulate
+from sps.report import figures_questions as questions
+from sps.report import figures_results as results
+from sps.report import figures_squeeze as squeeze
+from sps.report import figures_training as training
+from sps.report.blocks import Figure, Section, Table
+from sps.report.study import Study
+
+Block = Figure | Table | None
+
+
+def diagnose_study(study: Study, checkpoints: bool = True) -> squeeze.Diagnoses:
+    """The first run of each method, looked at closely."""
+    runs = {s.name: s.runs[0] for s in study.subjects if s.runs}
+    return {name: diagnose_run(run, checkpoints=checkpoints) for name, run in runs.items()}
+
+
+def sections(study: Study, diagnoses: squeeze.Diagnoses) -> list[Section]:
+    """Every section with something in it. A part that cannot be drawn is said to be missing."""
+    simulation = simulate()
+
+    def attempt(part: Callable[..., Any], *arguments: Any) -> list[Block]:
+        try:
+            drawn = part(*arguments)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            what = f"cannot be drawn ({type(error).__name__}: {error})"
+            study.missing.append((part.__name__.replace("_", " "), what))
+            return []
+        return drawn if isinstance(drawn, list) else [drawn]
+
+    def gather(*parts: tuple) -> list[Block]:
+        return [block for part in parts for block in attempt(*part)]
+
+    found = [
+        Section("results", "Results", "", gather(
+            (results.frontier, study),
+            (results.pass_curves, study),
+            (results.pass_table, study),
+            (results.paired_forests, study),
+            (results.paired_table, study),
+            (results.ablation_table, study),
+        )),
+        Section("training", "Training", "What each step recorded.", gather(
+            (training.training_curves, study),
+            (training.meter_figure, study),
+            (training.verdict_figures, study),
+        )),
+        Section("squeeze", "Squeeze", "Where the probability went.", gather(
+            (squeeze.greedy_figure, study, diagnoses),
+            (squeeze.concentration_figures, study, diagnoses),
+            (squeeze.likelihood_figures, study, diagnoses),
+            (squeeze.greedy_table, study, diagnoses),
+        )),
+        Section("questions", "Questions", "Which are solved, and in how many ways.", gather(
+            (questions.bucket_figure, study, diagnoses),
+            (questions.passk_over_steps, study, diagnoses),
+            (questions.gained_table, study, diagnoses),
+            (questions.bound_table, diagnoses),
+            (questions.diversity_table, diagnoses),
+        )),
+        Section("cost", "Cost", "Where the time went.", gather((training.cost_blocks, study))),
+        Section("theory", "Why it squeezes", "Exactly what one update does to a softmax.", gather(
+            (squeeze.simulator_figure, simulation),
+            (squeeze.repeated_figure, simulation),
+            (squeeze.simulator_table, simulation),
+        )),
+    ]  # fmt: skip
+    return [s for s in found if s.present()]

@@ -1,0 +1,235 @@
+"""What is reported on: one run, several runs, or a comparison, in one shape."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sps.algo.passk import mean_interval, paired, pass_at_k
+from sps.diagnose.ablation import sampling_sizes
+from sps.diagnose.questions import pass_curve
+from sps.diagnose.read import Evaluation, RunFolder, read_run
+from sps.errors import UserError
+
+Counts = tuple[dict[str, int], int]  # correct samples of each question, out of n
+
+
+@dataclass
+class Subject:
+    """One method: its runs (none when it is another use of a trained run) and its test scores."""
+
+    name: str
+    runs: list[RunFolder] = field(default_factory=list)
+    curve: dict[int, list[float]] = field(default_factory=dict)  # k -> mean, low, high
+    counts: list[Counts] = field(default_factory=list)  # one a seed
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Study:
+    """Everything a report is made from."""
+
+    title: str
+    subjects: list[Subject]
+    paired: list[dict[str, Any]]
+    missing: list[tuple[str, str]]  # where, what; of the whole, beside what each run says
+    comparison: bool  # several methods side by side
+    wall_seconds: float | None = None
+    ablation: list[dict[str, Any]] = field(default_factory=list)
+
+    def trained(self) -> list[Subject]:
+        """The subjects that have runs of their own with training records."""
+        return [s for s in self.subjects if any(r.of_kind("rl") for r in s.runs)]
+
+    def scored(self) -> list[Subject]:
+        """The subjects that have a Pass@k curve."""
+        return [s for s in self.subjects if s.curve]
+
+    def all_missing(self) -> list[tuple[str, str]]:
+        """Where and what, the whole first and then each run."""
+        out = list(self.missing)
+        for s in self.subjects:
+            for run in s.runs:
+                place = f"{s.name} {run.folder.name}" if self.comparison else ""
+                out += [(place, text) for text in run.missing]
+        return out
+
+    def top_k(self) -> int | None:
+        """The largest k that every scored subject has."""
+        shared = [set(s.curve) for s in self.scored()]
+        both = set.intersection(*shared) if shared else set()
+        return max(both) if both else None
+
+
+def load_study(folders: Sequence[Path]) -> Study:
+    """Read run folders and comparison folders; only a path that is not there at all is an error."""
+    if not folders:
+        raise UserError("give at least one run folder or comparison folder to report on")
+    for folder in folders:
+        if not Path(folder).is_dir():
+            raise UserError(
+                f"{folder}: there is no such folder; give the folder of a run (--out of train)"
+            )
+    parts = [_load(Path(folder)) for folder in folders]
+    if len(parts) == 1:
+        return parts[0]
+    return _join(parts)
+
+
+def _load(folder: Path) -> Study:
+    path = folder / "results.json"
+    if path.is_file():
+        try:
+            results = json.loads(path.read_text(encoding="utf-8"))
+            if isinstance(results.get("methods"), dict):
+                return _comparison(folder, results)
+        except (OSError, ValueError, AttributeError) as error:
+            study = _unfinished(folder)
+            study.missing[0] = ("", f"results.json cannot be read ({type(error).__name__})")
+            return study
+    return _unfinished(folder) if _seed_folders(folder) else _single(folder)
+
+
+def _single(folder: Path) -> Study:
+    run = read_run(folder)
+    subject = Subject(run.name, [run])
+    test = final_test(run)
+    if test and test.correct:
+        subject.counts = [(test.correct, test.n)]
+        subject.curve = {int(k): v for k, v in pass_curve(test.correct, test.n).items()}
+    return Study(run.name, [subject], [], [], comparison=False)
+
+
+def _comparison(folder: Path, results: dict[str, Any]) -> Study:
+    missing: list[tuple[str, str]] = []
+    counts = _all_counts(folder)
+    subjects = []
+    for name, scores in results["methods"].items():
+        subject = Subject(name, _runs(folder, name), counts=counts.get(name, []), facts=scores)
+        try:
+            curve = scores["pass_at_k"]
+            subject.curve = {int(k): [float(x) for x in v] for k, v in curve.items()}
+        except (KeyError, TypeError, ValueError):
+            missing.append((name, "results.json has no Pass@k"))
+            subject.facts = {}
+        subjects.append(subject)
+    pairs = [p for p in results.get("paired") or [] if _whole_pair(p)]
+    wall = results.get("wall_seconds")
+    study = Study(folder.name, subjects, pairs, missing, comparison=True, wall_seconds=wall)
+    study.ablation = sampling_sizes(folder, results)
+    return study
+
+
+def _unfinished(folder: Path) -> Study:
+    """A comparison whose results are not written yet: its runs, as far as they are."""
+    subjects = []
+    missing = [("", "results.json is not there: the comparison has not finished")]
+    for name in sorted({path.parent.name for path in _seed_folders(folder)}):
+        subjects.append(Subject(name, _runs(folder, name)))
+    for subject in subjects:
+        tests = [final_test(run) for run in subject.runs]
+        subject.counts = [(e.correct, e.n) for e in tests if e]
+        if subject.counts:
+            subject.curve = seeds_curve(subject.counts)
+    study = Study(folder.name, subjects, [], missing, comparison=True)
+    study.paired = pairs_against_first(study.scored())
+    return study
+
+
+def _join(parts: list[Study]) -> Study:
+    """Several folders side by side, each run a subject with a name of its own."""
+    subjects: list[Subject] = []
+    for part in parts:
+        for subject in part.subjects:
+            seen = {s.name for s in subjects}
+            if subject.name in seen:
+                places = [r.folder.name for r in subject.runs] or [part.title]
+                subject.name = next(
+                    name
+                    for i in range(1, len(subjects) + 3)
+                    if (name := f"{subject.name} ({places[0]}{'' if i == 1 else f' {i}'})")
+                    not in seen
+                )
+            subjects.append(subject)
+    missing = [(where or p.title, text) for p in parts for where, text in p.missing]
+    title = " / ".join(dict.fromkeys(p.title for p in parts))
+    study = Study(title, subjects, [], missing, comparison=True)
+    study.paired = pairs_against_first(study.scored())
+    study.ablation = [row for p in parts for row in p.ablation]
+    return study
+
+
+def seeds_curve(counts: Sequence[Counts]) -> dict[int, list[float]]:
+    """Pass@k over seeds and the questions that all of them answered."""
+    shared = [q for q in counts[0][0] if all(q in c for c, _ in counts)]
+    top = min(n for _, n in counts)
+    if not shared:
+        return {}
+    ks = sorted({2**i for i in range(top.bit_length()) if 2**i <= top} | {top})
+    return {k: list(mean_interval(_stack(counts, shared, k))) for k in ks}
+
+
+def pairs_against_first(subjects: Sequence[Subject]) -> list[dict[str, Any]]:
+    """Every subject against the first, paired by question, and by seed where the numbers agree."""
+    rows = []
+    for other in subjects[1:]:
+        a, b = subjects[0].counts, other.counts
+        if not a or not b:
+            continue
+        shared = [q for q in a[0][0] if all(q in c for c, _ in [*a, *b])]
+        top = min(n for _, n in [*a, *b])
+        for k in sorted({1, min(8, top), min(32, top), top}) if shared else []:
+            a_SQ, b_SQ = _stack(a, shared, k), _stack(b, shared, k)
+            if len(a_SQ) != len(b_SQ):
+                a_SQ, b_SQ = a_SQ.mean(0), b_SQ.mean(0)
+            found = paired(a_SQ, b_SQ)
+            row = {"a": subjects[0].name, "b": other.name, "k": k, "delta": list(found.delta)}
+            rows.append(row | {"verdict": found.verdict, "p": found.p})
+    return rows
+
+
+def final_test(run: RunFolder) -> Evaluation | None:
+    """The evaluation a run is reported by."""
+    tests = run.split("test")
+    named = [e for e in tests if e.name == "test"]
+    return (named or tests or [None])[-1]
+
+
+def _stack(counts: Sequence[Counts], questions: list[str], k: int) -> np.ndarray:
+    return np.stack([pass_at_k(np.array([c[q] for q in questions]), n, k) for c, n in counts])
+
+
+def _runs(folder: Path, method: str) -> list[RunFolder]:
+    own = folder / method
+    if Path(method).name != method or not own.is_dir():
+        return []
+    return [read_run(p) for p in sorted(own.iterdir()) if (p / "recipe.yaml").exists()]
+
+
+def _seed_folders(folder: Path) -> list[Path]:
+    return sorted(p.parent for p in folder.glob("*/seed-*/recipe.yaml"))
+
+
+def _all_counts(folder: Path) -> dict[str, list[Counts]]:
+    """Correct samples of each question, by method and seed, from the result.json of each run."""
+    found: dict[str, list[Counts]] = {}
+    for path in sorted(folder.glob("*/*/result.json")):
+        try:
+            for name, summary in json.loads(path.read_text(encoding="utf-8")).items():
+                correct = {str(q): int(c) for q, c in summary["per_question"].items()}
+                found.setdefault(name, []).append((correct, int(summary["n"])))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return found
+
+
+def _whole_pair(row: Any) -> bool:
+    try:
+        return len(row["delta"]) == 3 and bool(row["a"]) and bool(row["b"]) and int(row["k"]) > 0
+    except (KeyError, TypeError, ValueError):
+        return False

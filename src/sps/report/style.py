@@ -1,0 +1,100 @@
+"""Colours and marks. Figures name colours as '@blue' or '@blue/0.2'; a theme says what they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+LIGHT = {
+    "ink": "#1f2328",
+    "muted": "#6e7681",
+    "grid": "#e4e6ea",
+    "paper": "#ffffff",
+    "grey": "#7d8590",
+    "blue": "#2b5f9e",
+    "red": "#c4512d",
+    "green": "#2f7d5b",
+    "violet": "#7456a8",
+    "ochre": "#b07d12",
+    "teal": "#1f8a94",
+    "rose": "#ad3f72",
+}
+DARK = {
+    "ink": "#e6e8eb",
+    "muted": "#9aa3ad",
+    "grid": "#2c3138",
+    "paper": "#16191d",
+    "grey": "#9aa3ad",
+    "blue": "#6ea6e8",
+    "red": "#ee8560",
+    "green": "#5fbd92",
+    "violet": "#b094e6",
+    "ochre": "#dcae4a",
+    "teal": "#55bfc9",
+    "rose": "#e07fab",
+}
+# A colour is an algorithm, a mark is a variant of it.
+_FAMILIES = {"base": "grey", "sps": "red", "grpo": "blue", "dapo": "green", "gspo": "violet"}
+_OTHERS = ("ochre", "teal", "rose", "green", "violet")
+_SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "star")
+_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+KIND_COLOURS = {
+    "correct": "green",
+    "wrong": "grey",
+    "unparsed": "ochre",
+    "truncated": "violet",
+    "timeout": "rose",
+    "crashed": "red",
+}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How one method is drawn."""
+
+    colour: str  # a name of the palette
+    symbol: str
+    dash: str
+
+
+def marks(names: Iterable[str]) -> dict[str, Mark]:
+    """A mark for each method: its family's colour, and a symbol of its own within the family."""
+    seen: dict[str, int] = {}
+    out = {}
+    for name in names:
+        family = _family(name)
+        if family not in _FAMILIES and family not in seen:
+            strangers = sum(f not in _FAMILIES for f in seen)
+            seen[family] = 0
+            colour = _OTHERS[strangers % len(_OTHERS)]
+            out[name] = Mark(colour, _SYMBOLS[0], _DASHES[0])
+            continue
+        nth = seen[family] = seen.get(family, -1) + 1
+        colour = _FAMILIES.get(family) or next(
+            m.colour for n, m in out.items() if _family(n) == family
+        )
+        out[name] = Mark(colour, _SYMBOLS[nth % len(_SYMBOLS)], _DASHES[nth % len(_DASHES)])
+    return out
+
+
+def _family(name: str) -> str:
+    word = re.split(r"[^a-z]", name.lower(), maxsplit=1)[0]
+    return next((f for f in _FAMILIES if word.startswith(f)), word or name.lower())
+
+
+def resolve(value: Any, palette: dict[str, str]) -> Any:
+    """A figure with its colour names replaced by the palette's colours."""
+    if isinstance(value, dict):
+        return {k: resolve(v, palette) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [resolve(v, palette) for v in value]
+    match = re.fullmatch(r"@([a-z]+)(?:/([\d.]+))?", value) if isinstance(value, str) else None
+    if not match or match[1] not in palette:
+        return value
+    colour = palette[match[1]]
+    if match[2] is None:
+        return colour
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{match[2]})"

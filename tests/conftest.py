@@ -1,0 +1,60 @@
+"""What tests share: one thread for exact repetition, and small models made once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from sps.policy.load import Policy
+from sps.policy.tiny import make_tokenizer
+from sps.tasks.countdown import Countdown
+
+torch.set_num_threads(1)
+settings.register_profile("sps", deadline=None, derandomize=True)
+settings.load_profile("sps")
+
+
+def make_policy() -> Policy:
+    """A Llama with random weights, the tokenizer of Countdown, and logits far from flat."""
+    tokenizer = make_tokenizer(Countdown().vocabulary())
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=48,
+        max_position_embeddings=128,
+        tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+        initializer_range=0.2,
+    )
+    return Policy(LlamaForCausalLM(config).eval(), tokenizer, "test")
+
+
+@pytest.fixture(scope="session")
+def policy() -> Policy:
+    """Shared: tests may run it, not change it."""
+    return make_policy()
+
+
+@pytest.fixture
+def own_policy() -> Policy:
+    """The same policy for a test that changes its weights."""
+    return make_policy()
+
+
+@pytest.fixture
+def ragged():
+    """Prompts and completions of many lengths, a completion of one token among them."""
+    rng = np.random.default_rng(0)
+    lengths = [(3, 5), (7, 1), (2, 9), (5, 5), (1, 3), (9, 2)]
+    prompts = [rng.integers(1, 100, p).astype(np.int32) for p, _ in lengths]
+    completions = [rng.integers(1, 100, c).astype(np.int32) for _, c in lengths]
+    return prompts, completions

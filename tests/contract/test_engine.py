@@ -1,0 +1,369 @@
+"""What every RolloutEngine promises. A new engine is one more row of ENGINES."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GPTNeoXConfig,
+    LlamaConfig,
+    MistralConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from sps.rollout import attention
+from sps.rollout.native import NativeEngine
+from sps.types import Request, Sampling
+
+ENGINES = {"native": NativeEngine}
+
+VOCABULARY, EOS, PAD = 40, 1, 0
+SHAPE = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "pad_token_id": PAD,
+    "eos_token_id": EOS,
+    "bos_token_id": None,
+    "initializer_range": 0.25,  # far from uniform: a wrong mask or position shows
+}
+LESS = {k: v for k, v in SHAPE.items() if k != "num_key_value_heads"}
+FAMILIES = {
+    "llama": LlamaConfig(**SHAPE),
+    "llama_biases": LlamaConfig(**SHAPE, attention_bias=True, tie_word_embeddings=True),
+    "qwen2": Qwen2Config(**SHAPE),
+    "qwen3": Qwen3Config(**SHAPE, head_dim=16),
+    "mistral": MistralConfig(**SHAPE, sliding_window=None),
+    "mistral_window": MistralConfig(**SHAPE, sliding_window=9),
+    "gemma2": Gemma2Config(**SHAPE, head_dim=8, sliding_window=9, query_pre_attn_scalar=8),
+    "gemma3": Gemma3TextConfig(**SHAPE, head_dim=8, sliding_window=9, query_pre_attn_scalar=8),
+    "gpt_neox": GPTNeoXConfig(**LESS),
+}
+
+
+def make_model(family: str):
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(FAMILIES[family], attn_implementation="eager").eval()
+    rng = torch.Generator().manual_seed(1)
+    with torch.no_grad():  # norms and biases that differ from their neutral start
+        for p in model.parameters():
+            if p.ndim == 1:
+                p.add_(0.2 * torch.randn(p.shape, generator=rng))
+        # A small row has a logit near 0: the end token comes up now and then, so rows end at many
+        # different lengths and some run on.
+        model.get_output_embeddings().weight[EOS].mul_(0.2)
+    return model
+
+
+@pytest.fixture(scope="module", params=sorted(FAMILIES))
+def any_model(request):
+    return make_model(request.param)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make_model("llama")
+
+
+@pytest.fixture(params=sorted(ENGINES))
+def make_engine(request):
+    def _make(model, **kwargs):
+        return ENGINES[request.param](model, [EOS], PAD, **kwargs)
+
+    return _make
+
+
+def requests_of(lengths, n, first=0, seed=0):
+    rng = np.random.default_rng(seed)
+    prompts = [tuple(int(t) for t in rng.integers(2, VOCABULARY, length)) for length in lengths]
+    return [Request(first + i, prompt, tuple(range(n))) for i, prompt in enumerate(prompts)]
+
+
+def collect(engine, requests, sampling):
+    out = {}
+    for c in engine.generate(requests, sampling):
+        assert (c.index, c.sample) not in out, "a sample came twice"
+        out[c.index, c.sample] = c
+    assert set(out) == {(r.index, s) for r in requests for s in r.samples}
+    return out
+
+
+@torch.no_grad()
+def forward(model, prompt, ids, temperature=1.0):
+    """Log-probabilities [T, V] at each completion token, by the model's own forward pass."""
+    whole = torch.tensor([*prompt, *ids.tolist()])[None]
+    logits = model(input_ids=whole, use_cache=False).logits[0, len(prompt) - 1 : -1]
+    return (logits.float() / temperature).log_softmax(-1)
+
+
+def check_logprobs(model, requests, out, temperature=1.0):
+    prompts = {r.index: r.prompt_ids for r in requests}
+    for (index, _), c in out.items():
+        logp = forward(model, prompts[index], c.ids, temperature)
+        want = logp[torch.arange(len(c.ids)), torch.tensor(c.ids).long()]
+        assert np.abs(want.numpy() - c.logprobs).max() < 1e-4
+
+
+LENGTHS = {
+    "short": [1, 5, 5, 12],  # the prompt is copied in front of each row
+    "at_the_border": [attention.SHORT - 1, attention.SHORT],
+    "just_over": [attention.SHORT + 1, attention.SHORT],
+    "long": [33, 50, 41],  # the prompt is stored once a group
+    "mixed": [4, 60],
+}
+
+
+@pytest.mark.parametrize("lengths", sorted(LENGTHS))
+def test_logprobs_equal_a_plain_forward_pass(any_model, make_engine, lengths):
+    requests = requests_of(LENGTHS[lengths], n=8)
+    sampling = Sampling(8, max_new_tokens=60, seed=3)
+    out = collect(make_engine(any_model), requests, sampling)
+    check_logprobs(any_model, requests, out)
+    ends = {len(c.ids) for c in out.values()}
+    assert len(ends) > 1  # rows ended at different times
+    assert max(ends) > 40  # and some ran on, so buffers grew
+
+
+def test_logprobs_are_those_of_the_temperature(model, make_engine):
+    requests = requests_of([3, 8], n=4)
+    out = collect(make_engine(model), requests, Sampling(4, 30, temperature=0.6, seed=1))
+    check_logprobs(model, requests, out, temperature=0.6)
+
+
+def test_logprobs_are_before_truncation(model, make_engine):
+    requests = requests_of([3, 8], n=4)
+    out = collect(make_engine(model), requests, Sampling(4, 30, top_p=0.5, top_k=4, seed=1))
+    check_logprobs(model, requests, out)
+
+
+def test_completions_end_at_the_end_token_or_the_limit(model, make_engine):
+    out = collect(make_engine(model), requests_of([3, 9, 40], n=12), Sampling(12, 25, seed=2))
+    kinds = set()
+    for c in out.values():
+        assert EOS not in c.ids[:-1]
+        assert c.finished == (c.ids[-1] == EOS)
+        assert c.finished or len(c.ids) == 25
+        assert len(c.logprobs) == len(c.ids)
+        kinds.add(c.finished)
+    assert kinds == {True, False}
+
+
+def same(a, b):
+    assert a.keys() == b.keys()
+    for key, c in a.items():
+        assert c.ids.tolist() == b[key].ids.tolist()
+        assert c.finished == b[key].finished
+        assert np.abs(c.logprobs - b[key].logprobs).max() < 1e-4
+
+
+@pytest.mark.parametrize("lengths", ["short", "mixed"])
+@pytest.mark.parametrize("max_rows", [1, 3, 7])
+def test_samples_do_not_depend_on_the_batch(model, make_engine, lengths, max_rows):
+    requests, sampling = requests_of(LENGTHS[lengths], n=6), Sampling(6, 50, seed=4)
+    whole = collect(make_engine(model, max_rows=2048), requests, sampling)
+    same(whole, collect(make_engine(model, max_rows=max_rows), requests, sampling))
+
+
+def test_samples_may_be_asked_for_one_by_one(model, make_engine):
+    engine, sampling = make_engine(model), Sampling(4, 30, seed=4)
+    requests = requests_of([5, 9], n=4)
+    whole = collect(engine, requests, sampling)
+    parts = {}
+    for samples in ((2,), (0, 3), (1,)):
+        asked = [Request(r.index, r.prompt_ids, samples) for r in reversed(requests)]
+        parts |= collect(engine, asked, sampling)
+    same(whole, parts)
+
+
+def test_requests_may_ask_for_different_numbers_of_samples(model, make_engine):
+    few, many = requests_of([5, 40], n=7)
+    few = Request(few.index, few.prompt_ids, (0, 4))
+    out = collect(make_engine(model), [few, many], Sampling(7, 45, seed=9))
+    check_logprobs(model, [few, many], out)
+
+
+def test_seed_index_and_sample_each_change_what_is_drawn(model, make_engine):
+    engine = make_engine(model)
+    prompt = requests_of([5], n=1)[0].prompt_ids
+    sampling = Sampling(2, 12, seed=4)
+    out = collect(engine, [Request(i, prompt, (0, 1)) for i in (0, 1)], sampling)
+    other = collect(engine, [Request(0, prompt, (0, 1))], replace(sampling, seed=5))
+    texts = [tuple(c.ids.tolist()) for c in [*out.values(), *other.values()]]
+    assert len(set(texts)) == len(texts)
+    same(out, collect(engine, [Request(i, prompt, (0, 1)) for i in (0, 1)], sampling))
+
+
+def test_greedy_is_argmax_decoding(any_model, make_engine):
+    requests = requests_of([4, 11, 36], n=1)
+    sampling = Sampling(1, 45, temperature=0.0)
+    out = collect(make_engine(any_model), requests, sampling)
+    for r in requests:
+        got = out[r.index, 0]
+        ids = torch.tensor(r.prompt_ids)[None]
+        want = any_model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=45,
+            eos_token_id=EOS,
+            pad_token_id=PAD,
+        )[0, len(r.prompt_ids) :]
+        assert got.ids.tolist() == want.tolist()
+
+
+def test_top_k_of_one_is_greedy(model, make_engine):
+    engine, requests = make_engine(model), requests_of([4, 11], n=2)
+    greedy = collect(engine, requests, Sampling(2, 30, temperature=0.0))
+    top = collect(engine, requests, Sampling(2, 30, top_k=1, seed=8))
+    for key, c in greedy.items():
+        assert c.ids.tolist() == top[key].ids.tolist()
+
+
+@pytest.mark.parametrize(("top_p", "top_k"), [(1.0, 3), (0.6, 0), (0.7, 5)])
+def test_truncation_never_draws_an_excluded_token(model, make_engine, top_p, top_k):
+    requests = requests_of([4, 11], n=40)
+    out = collect(make_engine(model), requests, Sampling(40, 20, 1.0, top_p, top_k, seed=6))
+    prompts = {r.index: r.prompt_ids for r in requests}
+    first = {index: set() for index in prompts}
+    for (index, _), c in out.items():
+        for logp, token in zip(forward(model, prompts[index], c.ids), c.ids.tolist(), strict=True):
+            assert token in allowed(logp, top_p, top_k)
+        first[index].add(int(c.ids[0]))
+    for r in requests:  # and 40 samples hit every token that is left and is not rare
+        logp = forward(model, r.prompt_ids, np.array([0]))[0]
+        left = {t for t in allowed(logp, top_p, top_k) if logp[t].exp() > 0.15}
+        assert left <= first[r.index]
+
+
+def allowed(logp, top_p, top_k):
+    """Top-k, then the fewest tokens whose share of what is left reaches top-p; a rounding apart."""
+    order = logp.argsort(descending=True).tolist()[: top_k or None]
+    total = sum(float(logp[t].exp()) for t in order)
+    kept, mass = set(), 0.0
+    for token in order:
+        if mass >= top_p * total + 1e-5:
+            break
+        kept.add(token)
+        mass += float(logp[token].exp())
+    return kept
+
+
+@pytest.mark.parametrize(("temperature", "top_k"), [(1.0, 0), (0.5, 0), (1.0, 4)])
+def test_sampled_frequencies_match_the_softmax(model, make_engine, temperature, top_k):
+    request = requests_of([6], n=5000)[0]
+    sampling = Sampling(5000, 1, temperature, top_k=top_k, seed=11)
+    out = collect(make_engine(model), [request], sampling)
+    counts = np.bincount([c.ids[0] for c in out.values()], minlength=VOCABULARY)
+    p = forward(model, request.prompt_ids, np.array([0]), temperature)[0].exp().double().numpy()
+    if top_k:
+        p = np.where(p >= np.sort(p)[-top_k], p, 0.0)
+        p /= p.sum()
+    assert counts[p == 0].sum() == 0
+    # A true sampler fails one seed in a thousand; this seed is fixed.
+    assert chi_square(counts, p) > 1e-3
+
+
+def chi_square(counts, p):
+    """The p-value of these counts under p; tokens expected fewer than 5 times are left out."""
+    common = p * counts.sum() >= 5
+    want = p[common] / p[common].sum() * counts[common].sum()
+    assert len(want) >= 3
+    return stats.chisquare(counts[common], want).pvalue
+
+
+def test_second_token_depends_on_the_first_as_it_should(model, make_engine):
+    request = requests_of([6], n=6000)[0]
+    out = collect(make_engine(model), [request], Sampling(6000, 2, seed=12))
+    pairs = [tuple(c.ids.tolist()) for c in out.values() if len(c.ids) == 2]
+    firsts = [a for a, _ in pairs]
+    top = max(set(firsts), key=firsts.count)
+    seconds = [b for a, b in pairs if a == top]
+    p = forward(model, request.prompt_ids, np.array([top, 0]))[1].exp().double().numpy()
+    assert chi_square(np.bincount(seconds, minlength=VOCABULARY), p) > 1e-3
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_model_is_left_as_it_was_even_between_completions(make_engine, training):
+    model = make_model("llama").train(training)
+    implementation = model.config._attn_implementation
+    engine = make_engine(model, max_rows=2)
+    ids = torch.tensor([[3, 4, 5]])
+    for number, _ in enumerate(engine.generate(requests_of([4, 8, 40], n=3), Sampling(3, 20))):
+        assert model.training is training
+        assert model.config._attn_implementation == implementation
+        assert torch.is_grad_enabled()
+        assert not torch.is_inference_mode_enabled()
+        if number == 1:  # train in the middle of sampling
+            model(input_ids=ids, labels=ids).loss.backward()
+    assert model.get_input_embeddings().weight.grad.abs().sum() > 0
+
+
+def test_abandoned_generation_leaves_the_model_as_it_was(make_engine):
+    model = make_model("qwen2").train()
+    stream = make_engine(model, max_rows=2).generate(requests_of([4, 8], n=3), Sampling(3, 20))
+    next(stream)
+    stream.close()
+    assert model.training
+    assert model.config._attn_implementation == "eager"
+
+
+def test_dropout_is_off_while_sampling(make_engine):
+    torch.manual_seed(0)
+    config = LlamaConfig(**SHAPE, attention_dropout=0.9)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").train()
+    requests = requests_of([6, 40], n=3)
+    out = collect(make_engine(model), requests, Sampling(3, 30, seed=2))
+    check_logprobs(model.eval(), requests, out)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "mistral_window"])
+def test_new_weights_are_sampled_from_once_loaded(make_engine, family):
+    model = make_model(family)
+    engine = make_engine(model)
+    requests, sampling = requests_of([5, 40], n=3), Sampling(3, 30, seed=2)
+    collect(engine, requests, sampling)
+    rng = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.1 * torch.randn(p.shape, generator=rng))
+    engine.load_weights(model)
+    check_logprobs(model, requests, collect(engine, requests, sampling))
+
+
+def test_another_model_may_take_its_place(make_engine):
+    engine = make_engine(make_model("llama"))
+    other = make_model("qwen3")
+    engine.load_weights(other)
+    requests = requests_of([5, 40], n=3)
+    check_logprobs(other, requests, collect(engine, requests, Sampling(3, 30, seed=2)))
+
+
+def test_engine_works_again_after_close(model, make_engine):
+    engine, requests, sampling = make_engine(model), requests_of([5], n=3), Sampling(3, 30, seed=2)
+    before = collect(engine, requests, sampling)
+    engine.close()
+    same(before, collect(engine, requests, sampling))
+
+
+def test_memory_of_an_earlier_wave_does_not_leak_into_a_later_one(model, make_engine):
+    engine = make_engine(model)
+    collect(engine, requests_of([60, 55, 20], n=6, seed=5), Sampling(6, 60, seed=1))
+    requests, sampling = requests_of([5, 9, 40], n=4), Sampling(4, 50, seed=2)
+    used = collect(engine, requests, sampling)
+    same(used, collect(make_engine(model), requests, sampling))
+
+
+def test_no_requests_give_no_completions(model, make_engine):
+    assert list(make_engine(model).generate([], Sampling(3, 5))) == []

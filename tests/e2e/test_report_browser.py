@@ -1,0 +1,295 @@
+"""The report in a real browser: nothing fails, nothing hostile runs, and it stays quick."""
+
+import shutil
+import threading
+import time
+
+import pytest
+from made_runs import make_comparison, make_run
+
+from sps.report.blocks import Section
+from sps.report.export import export_figures
+from sps.report.figures_results import frontier
+from sps.report.page import write_report
+from sps.report.study import load_study
+from sps.report.watch import address, make_server
+
+BROWSER = next(
+    (p for n in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(n))), None
+)
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on this machine")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
+FLAGS += ["--disable-component-update", "--no-first-run"]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=BROWSER, args=FLAGS)
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    """A small run of hostile text; every rollout is on the page."""
+    folder = tmp_path_factory.mktemp("hostile")
+    run = make_run(folder / "run", hostile=True)
+    return run, write_report([run], folder / "report.html", checkpoints=False)
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory):
+    """700 steps and more than 10,000 rollouts."""
+    folder = tmp_path_factory.mktemp("long")
+    run = make_run(folder / "run", steps=700, prompts=2, n=8)
+    return write_report([run], folder / "report.html", checkpoints=False)
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("comparison")
+    made = make_comparison(folder / "compare", hostile=True)
+    return write_report([made], folder / "report.html", checkpoints=False)
+
+
+class Opened:
+    """A page, and everything it complained of."""
+
+    def __init__(self, browser, path, **context):
+        self.context = browser.new_context(
+            **{"viewport": {"width": 1280, "height": 900}, **context}
+        )
+        self.page = self.context.new_page()
+        self.complaints = []
+        self.page.on("console", lambda m: m.type in ("error", "warning") and self.complain(m.text))
+        self.page.on("pageerror", lambda error: self.complain(str(error)))
+        self.page.on("request", lambda r: r.url.startswith("http") and self.complain(r.url))
+        self.page.goto(path.as_uri())
+        self.page.wait_for_selector("body[data-ready=yes]")
+
+    def complain(self, text):
+        self.complaints.append(text)
+
+    def __enter__(self):
+        return self.page, self.complaints
+
+    def __exit__(self, *_):
+        self.context.close()
+
+
+def _scroll_through(page):
+    height = page.evaluate("document.body.scrollHeight")
+    for y in range(0, height, 500):
+        page.evaluate(f"scrollTo({{top: {y}, behavior: 'instant'}})")
+        page.wait_for_timeout(40)
+
+
+def _count(page) -> int:
+    page.wait_for_timeout(150)
+    return int(page.inner_text("#count").split()[0].replace(",", ""))
+
+
+@pytest.mark.parametrize("which", ["hostile", "comparison"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_figure_is_drawn_and_nothing_complains(browser, request, which, scheme):
+    made = request.getfixturevalue(which)
+    path = made[1] if which == "hostile" else made
+    with Opened(browser, path, color_scheme=scheme) as (page, complaints):
+        _scroll_through(page)
+        canvases = page.locator(".canvas").count()
+        assert canvases >= 15
+        page.wait_for_function(
+            f"document.querySelectorAll('.canvas .main-svg').length >= {canvases}"
+        )
+        assert page.evaluate("document.documentElement.dataset.theme") == scheme
+        assert page.evaluate("typeof window.pwned") == "undefined"
+        assert complaints == []
+
+
+def test_frontier_shows_every_method(browser, comparison):
+    with Opened(browser, comparison) as (page, _):
+        _scroll_through(page)
+        said = page.inner_text("#figure-frontier")
+        for name in ("base", "grpo", "sps", "grpo@3"):
+            assert name in said
+        assert page.locator("#figure-frontier .errorbar").count() >= 4
+
+
+def test_hostile_text_is_shown_and_never_run(browser, hostile):
+    with Opened(browser, hostile[1]) as (page, complaints):
+        page.fill("#filters [name=text]", "<script>window.pwned")
+        assert _count(page) > 0
+        assert "<script>window.pwned=1</script>" in page.inner_text("#list")
+        assert page.locator("#list script, #list img, #list b:not(.meta b)").count() == 0
+        page.wait_for_timeout(200)
+        assert page.evaluate("typeof window.pwned") == "undefined"
+        assert complaints == []
+
+
+def test_filters_select_what_the_store_holds(browser, hostile):
+    run, path = hostile
+    from sps.diagnose.read import read_run
+
+    columns = ["step", "group", "sample", "reward", "verdict", "mean_logprob", "kept", "problem_id"]
+    rows = read_run(run).rollouts(columns).to_pylist()
+    middle = sorted(r["mean_logprob"] for r in rows)[len(rows) // 2] + 1e-4
+    cases = [
+        ({"select": {"kind": "correct"}}, lambda r: r["verdict"] == "correct"),
+        ({"select": {"reward": "0 or less"}}, lambda r: r["reward"] <= 0),
+        ({"select": {"kept": "kept"}}, lambda r: r["kept"]),
+        ({"fill": {"first": "2", "last": "4"}}, lambda r: 2 <= r["step"] <= 4),
+        ({"fill": {"high": f"{middle:.6f}"}}, lambda r: r["mean_logprob"] <= middle),
+        ({"fill": {"question": "q1"}}, lambda r: r["problem_id"].startswith("q1")),
+    ]
+    with Opened(browser, path) as (page, complaints):
+        assert _count(page) == len(rows)
+        for how, keep in cases:
+            for name, value in how.get("select", {}).items():
+                page.select_option(f"#filters [name={name}]", label=value)
+            for name, value in how.get("fill", {}).items():
+                page.fill(f"#filters [name={name}]", value)
+            wanted = sum(map(keep, rows))
+            assert 0 < wanted < len(rows)
+            assert _count(page) == wanted
+            page.click("#filters [type=reset]")
+        page.select_option("#filters [name=order]", label="unlikely first")
+        page.wait_for_timeout(150)
+        least = min(r["mean_logprob"] for r in rows)
+        assert f"mean log p {least:.3f}" in page.inner_text(".rollout >> nth=0")
+        assert complaints == []
+
+
+def test_colour_and_title_of_a_token_tell_its_probability(browser, hostile):
+    with Opened(browser, hostile[1]) as (page, _):
+        tokens = page.locator(".rollout .tokens span")
+        found = tokens.evaluate_all("all => all.map(t => [t.className, t.title])")
+        assert len({name for name, _ in found}) >= 4
+        for name, title in found:
+            p = float(title.removeprefix("p = ").removesuffix(" or less"))
+            assert (name == "p0") == (p > 0.8), (name, title)  # p0: less than a quarter of a nat
+
+
+def test_700_steps_open_within_two_seconds(browser, long):
+    spent = []
+    for _ in range(3):
+        began = time.perf_counter()
+        with Opened(browser, long) as (page, complaints):
+            spent.append(time.perf_counter() - began)
+            assert page.locator("#figure-passk .main-svg").count() > 0
+            assert complaints == []
+    assert min(spent) < 2.0
+
+
+def test_ten_thousand_trajectories_stay_responsive(browser, long):
+    with Opened(browser, long) as (page, _):
+        assert 9_900 <= _count(page) <= 10_000
+        spent = page.evaluate(
+            """async () => {
+                const out = [], form = document.getElementById("filters");
+                const list = document.getElementById("list");
+                const asked = { text: "13 =", order: "unlikely", reward: "1" };
+                for (const [name, value] of Object.entries(asked)) {
+                    const began = performance.now();
+                    form.elements[name].value = value;
+                    form.dispatchEvent(new Event("input"));
+                    await new Promise((done) => {
+                        new MutationObserver(done).observe(list, { childList: true });
+                    });
+                    out.push(performance.now() - began);
+                }
+                return out;
+            }"""
+        )
+        assert max(spent) < 500
+        assert page.locator(".rollout").count() <= 25
+
+
+def test_pages_turn(browser, long):
+    with Opened(browser, long) as (page, _):
+        first = page.inner_text("#list")
+        page.click("#next")
+        assert page.inner_text("#page").startswith("page 2 of ")
+        assert page.inner_text("#list") != first
+        page.click("#previous")
+        assert page.inner_text("#list") == first
+
+
+def test_tables_copy_as_csv_and_latex(browser, comparison):
+    with Opened(browser, comparison) as (page, _):
+        page.click("#table-passk-table [data-copy=csv]")
+        page.wait_for_selector("#said.on")
+        lines = page.evaluate("sps.copied").splitlines()
+        assert lines[0].startswith("method,seeds,Pass@1,Pass@1 low,Pass@1 high,Pass@2")
+        assert lines[1].startswith("base,2,")
+        assert len({line.count(",") for line in lines}) == 1
+        page.click("#table-passk-table [data-copy=latex]")
+        page.wait_for_function("sps.copied.startsWith('\\\\begin{tabular}')")
+        latex = page.evaluate("sps.copied")
+        assert "\\begin{tabular}{l" + "r" * 6 + "}" in latex
+        assert "base & 2 & " in latex
+
+
+def test_phone_has_no_sideways_scroll(browser, comparison):
+    phone = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
+    with Opened(browser, comparison, **phone) as (page, complaints):
+        _scroll_through(page)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert complaints == []
+
+
+def test_theme_button_draws_the_figures_anew(browser, comparison):
+    with Opened(browser, comparison, color_scheme="light") as (page, _):
+        ink = "document.querySelector('#figure-frontier .xtitle').style.fill"
+        page.wait_for_selector("#figure-frontier .xtitle")
+        light = page.evaluate(ink)
+        page.click("#theme")
+        page.wait_for_function(f"{ink} !== '{light}'")
+        assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_print_has_every_figure(browser, hostile, tmp_path):
+    with Opened(browser, hostile[1]) as (page, complaints):
+        page.pdf(path=tmp_path / "printed.pdf")
+        assert (tmp_path / "printed.pdf").read_bytes().startswith(b"%PDF")
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        missing = (
+            "[...document.querySelectorAll('.canvas')].filter(c => !c.querySelector('.main-svg'))"
+        )
+        page.wait_for_function(f"{missing}.length === 0")
+        assert complaints == []
+
+
+def test_live_page_comes_again_when_the_run_goes_on(browser, tmp_path):
+    run = make_run(tmp_path / "run")
+    server = make_server(run, 0, rest=0.0)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    context = browser.new_context()
+    page = context.new_page()
+    complaints = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", lambda m: m.type == "error" and complaints.append(m.text))
+    page.goto(address(server))
+    page.wait_for_selector("body[data-ready=yes]")
+    assert "the disk is nearly full" not in page.inner_text("body")
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "warning", "step": 7, "time": 1, "text": "the disk is nearly full"}\n')
+    page.wait_for_selector("text=the disk is nearly full", timeout=20_000)
+    assert complaints == []
+    context.close()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_plots_as_files(tmp_path):
+    pytest.importorskip("kaleido", reason="the extra [plots] is not installed")
+    study = load_study([make_comparison(tmp_path / "compare")])
+    parts = Section("results", "", "", [frontier(study)])
+    paths = export_figures([parts], tmp_path / "plots", ["png", "svg", "pdf"])
+    assert [p.name for p in paths] == ["frontier.png", "frontier.svg", "frontier.pdf"]
+    for path, magic in zip(paths, (b"\x89PNG", b"<svg", b"%PDF"), strict=True):
+        assert path.read_bytes().startswith(magic)
+    assert "grpo@3" in paths[1].read_text()

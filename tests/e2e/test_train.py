@@ -1,0 +1,437 @@
+"""Whole runs at the smallest scale at which something is learnt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sps.build import open_run
+from sps.config import load_recipe, parse_recipe
+from sps.errors import UserError
+from sps.loop import checkpoint_path, train
+from sps.policy.checkpoint import latest_checkpoint
+from sps.policy.load import load_policy
+from sps.store.rollouts import RolloutStore
+from sps.track import read_records
+
+# Two seconds of training; about 40 % of its samples are right.
+BASE = {
+    "steps": 400,
+    "batch": 32,
+    "lr": 1e-2,
+    "hidden": 32,
+    "layers": 1,
+    "heads": 2,
+    "ff": 64,
+    "solved": 0.8,
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache(tmp_path_factory):
+    """One embedded policy for all runs, made once and away from the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPS_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def recipe_of(**changes):
+    """Two numbers, one sign: right answers are frequent enough that groups disagree."""
+    tree = {
+        "name": "test",
+        "seed": 1,
+        "model": {"base": BASE, "device": "cpu"},
+        "task": {"numbers": 2, "high": 6, "max_value": 36, "train": 24, "validation": 4, "test": 4},
+        "rollout": {"prompts": 4, "n": 4, "max_new_tokens": 8},
+        "rl": {"algorithm": {"type": "grpo"}, "steps": 6, "lr": 1e-3},
+        "irl": {"steps": 2, "every": 3, "lr": 1e-3, "batch": 16, "keep": 2},
+        "evaluation": {"n": 4, "validation_n": 4, "every": 0, "final": False},
+        "checkpoint": {"every": 2},
+        "meter": {"problems": 2, "samples": 2},
+    }
+    for place, value in changes.items():
+        node = tree
+        *path, last = place.split("__")
+        for part in path:
+            node = node.setdefault(part, {})
+        node[last] = value
+    return parse_recipe(tree, "test")
+
+
+def run(recipe, folder, resume=False, listeners=None):
+    parts, this = open_run(recipe, folder, resume, listeners)
+    scores = train(parts, this)
+    return parts, this, scores
+
+
+def weights(folder, step=6):
+    model = load_policy(str(checkpoint_path(folder, step))).model
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def first_weights(recipe, tmp_path):
+    parts, _ = open_run(recipe, tmp_path / "first")
+    return {name: p.detach().clone() for name, p in parts.policy.model.named_parameters()}
+
+
+def same_weights(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def stored(folder):
+    """Every rollout, in one order, with its likelihood, reward and mark."""
+    rows = RolloutStore(folder / "rollouts").read().to_pylist()
+    return sorted(rows, key=lambda r: (r["step"], r["group"], r["sample"]))
+
+
+def told(folder):
+    """The record of a run without what depends on the clock."""
+    return [
+        {k: v for k, v in r.items() if k != "time" and not k.startswith("seconds/")}
+        for r in read_records(folder / "metrics.jsonl")
+    ]
+
+
+ALGORITHMS = {
+    "grpo": {"type": "grpo"},
+    "grpo_kl": {"type": "grpo", "beta": 0.05},
+    "dr_grpo": {"type": "dr_grpo"},
+    "dapo": {"type": "dapo", "soft_cache_length": 3},
+    "gspo": {"type": "gspo", "steps_per_generation": 2},
+}
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_every_algorithm_learns_something_finite_and_stores_it(name, tmp_path):
+    recipe = recipe_of(rl__algorithm=ALGORITHMS[name])
+    parts, _, _ = run(recipe, tmp_path / "run")
+    records = told(tmp_path / "run")
+    steps = [r for r in records if r["kind"] == "rl"]
+    assert [r["step"] for r in steps] == [1, 2, 3, 4, 5, 6]
+    assert all(np.isfinite(r["loss"]) for r in steps)
+    assert any(r["grad_norm"] > 0 for r in steps)
+    assert all(torch.isfinite(p).all() for p in parts.policy.model.parameters())
+    assert not same_weights(weights(tmp_path / "run"), first_weights(recipe, tmp_path))
+    rows = stored(tmp_path / "run")
+    # 6 steps of 4 groups of 4; DAPO draws more groups, and stores those too.
+    assert len(rows) == (4 * sum(r["groups"] for r in steps) if name == "dapo" else 96)
+    assert {r["verdict"] for r in rows} >= {"correct", "wrong"}
+    # Two IRL phases, each with one record of what was kept and one a step, and a meter after each.
+    assert [r["step"] for r in records if r["kind"] == "irl"] == [3, 3, 3, 6, 6, 6]
+    meters = [(r["of"], r["step"]) for r in records if r["kind"] == "meter"]
+    assert meters == [("rl", 3), ("irl", 3), ("rl", 6), ("irl", 6)]
+    if name == "grpo_kl":
+        # At the first step the policy is the reference, later it is not.
+        assert steps[0]["kl_ref"] == pytest.approx(0, abs=1e-9)
+        assert steps[-1]["kl_ref"] > 1e-6
+    if name == "gspo":
+        # The second step of a generation is off its sampling policy, the first is not.
+        assert steps[0]["ratio"] == 1
+        assert steps[1]["ratio"] != 1
+    if name == "dapo":
+        # Answers of 6 tokens of at most 8, punished from 6 on: the longest cost 1.
+        assert {r["reward"] for r in rows if r["length"] == 8} <= {-1.0}
+        punished = {r["length"]: r["reward"] for r in rows if r["verdict"] == "correct"}
+        for length, reward in punished.items():
+            assert reward == pytest.approx(1 - max(0, length - 5) / 3, abs=1e-6)
+
+
+def test_stored_logprobs_are_those_of_the_sampling_policy(tmp_path):
+    recipe = recipe_of(irl__steps=0)
+    run(recipe, tmp_path / "run")
+    parts, _ = open_run(recipe, tmp_path / "first")
+    model = parts.policy.model
+    rows = [r for r in stored(tmp_path / "run") if r["step"] == 1]
+    assert len(rows) == 16
+    for r in rows:
+        ids = torch.tensor(r["prompt_ids"] + r["ids"])
+        logp = model(input_ids=ids[None]).logits[0].log_softmax(-1).detach()
+        at = torch.arange(len(r["prompt_ids"]) - 1, len(ids) - 1)
+        want = logp[at, ids[at + 1]]
+        assert r["logprobs"] == pytest.approx(want.tolist(), abs=1e-4)
+        assert r["sum_logprob"] == pytest.approx(float(want.sum()), abs=1e-3)
+
+
+def test_the_same_run_twice_gives_the_same_weights_and_records(tmp_path):
+    for name in ("a", "b"):
+        run(recipe_of(), tmp_path / name)
+    assert same_weights(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    assert stored(tmp_path / "a") == stored(tmp_path / "b")
+    assert told(tmp_path / "a") == told(tmp_path / "b")
+    run(recipe_of(seed=2), tmp_path / "c")
+    assert not same_weights(weights(tmp_path / "a"), weights(tmp_path / "c"))
+
+
+@pytest.mark.parametrize("name", ["grpo", "dapo", "gspo"])
+def test_no_irl_steps_is_plain_rl_whatever_the_phases(name, tmp_path):
+    for every in (0, 1, 3, 5):
+        recipe = recipe_of(rl__algorithm=ALGORITHMS[name], irl__steps=0, irl__every=every)
+        run(recipe, tmp_path / str(every))
+    plain = weights(tmp_path / "0")
+    for every in ("1", "3", "5"):
+        assert same_weights(weights(tmp_path / every), plain)
+        assert stored(tmp_path / every) == stored(tmp_path / "0")
+    assert not any(r["kept"] for r in stored(tmp_path / "0"))
+    run(recipe_of(rl__algorithm=ALGORITHMS[name]), tmp_path / "sps")
+    assert not same_weights(weights(tmp_path / "sps"), plain)
+
+
+def test_irl_leaves_the_order_of_problems_and_the_first_phase_alone(tmp_path):
+    run(recipe_of(), tmp_path / "sps")
+    run(recipe_of(irl__steps=0), tmp_path / "plain")
+    sps, plain = stored(tmp_path / "sps"), stored(tmp_path / "plain")
+    assert [r["problem_id"] for r in sps] == [r["problem_id"] for r in plain]
+    first = [{**r, "kept": False} for r in sps if r["step"] <= 3]
+    assert first == [r for r in plain if r["step"] <= 3]
+    assert [r["ids"] for r in sps] != [r["ids"] for r in plain]
+
+
+def learnt(folder):
+    return [r for r in told(folder) if r["kind"] in ("rl", "irl")]
+
+
+def test_irl_that_moves_nothing_is_plain_rl(tmp_path):
+    # IRL draws no random number of the RL phases: at a rate of 0 the rest of the run is the same.
+    run(recipe_of(irl__lr=0.0), tmp_path / "sps")
+    run(recipe_of(irl__steps=0), tmp_path / "plain")
+    assert same_weights(weights(tmp_path / "sps"), weights(tmp_path / "plain"))
+
+
+class Killed(Exception):
+    pass
+
+
+def kill_at(kind, step, nth=1):
+    """A listener that stops the run after the nth record of a kind at a step was written."""
+    seen = []
+
+    def listen(record):
+        seen.append((record["kind"], record["step"]) == (kind, step))
+        if seen[-1] and sum(seen) == nth:
+            raise Killed
+
+    return listen
+
+
+def killed_and_resumed(recipe, folder, kill):
+    with pytest.raises(Killed):
+        run(recipe, folder, listeners=[kill])
+    at = latest_checkpoint(folder / "checkpoints")
+    run(recipe, folder, resume=True)
+    return at.name if at else None
+
+
+KILLS = {
+    "in_rl_after_a_checkpoint": (kill_at("rl", 5), "step-000004"),
+    "right_at_a_checkpoint": (kill_at("checkpoint", 2), "step-000002"),
+    # Checkpoint at 2, phase 1 to 3 in the store already closed.
+    "in_the_first_irl_step": (kill_at("irl", 3, 2), "step-000002"),
+    "after_selection": (kill_at("irl", 3, 1), "step-000002"),
+    "before_irl": (kill_at("meter", 3, 1), "step-000002"),
+    "after_irl": (kill_at("meter", 3, 2), "step-000002"),
+    "in_the_phase_after": (kill_at("rl", 4), "step-000002"),
+    "in_the_last_irl_phase": (kill_at("irl", 6, 3), "step-000004"),
+    "before_any_checkpoint": (kill_at("rl", 1), None),
+}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    run(recipe_of(), folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", sorted(KILLS))
+def test_a_killed_run_resumes_to_the_same_bits(name, tmp_path, whole):
+    kill, checkpoint = KILLS[name]
+    assert killed_and_resumed(recipe_of(), tmp_path / "run", kill) == checkpoint
+    assert same_weights(weights(tmp_path / "run"), weights(whole))
+    assert stored(tmp_path / "run") == stored(whole)
+    assert learnt(tmp_path / "run") == learnt(whole)  # every step once, with the same loss
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("dapo", {"rl__algorithm": {"type": "dapo"}}),
+        ("kl", {"rl__algorithm": {"type": "grpo", "beta": 0.05}}),
+        ("kept_optimizer", {"irl__optimizer_state": "kept"}),
+        ("warmup", {"rl__optimizer": {"warmup_steps": 5}}),
+        ("plain", {"irl__steps": 0}),
+        ("under_the_policy", {"irl__selector": {"under": "policy"}}),
+        ("gspo", {"rl__algorithm": {"type": "gspo", "steps_per_generation": 2}, "irl__every": 2}),
+    ],
+)
+def test_resuming_is_exact_for_every_state_there_is(name, changes, tmp_path):
+    recipe = recipe_of(**changes)
+    run(recipe, tmp_path / "whole")
+    assert killed_and_resumed(recipe, tmp_path / "run", kill_at("rl", 5)) == "step-000004"
+    assert same_weights(weights(tmp_path / "run"), weights(tmp_path / "whole"))
+    assert stored(tmp_path / "run") == stored(tmp_path / "whole")
+
+
+def test_checkpoints_wait_for_the_end_of_a_generation_and_resume_is_exact(tmp_path):
+    recipe = recipe_of(
+        rl__algorithm={"type": "gspo", "steps_per_generation": 4}, irl__steps=0, irl__every=6
+    )
+    run(recipe, tmp_path / "whole")
+    assert killed_and_resumed(recipe, tmp_path / "run", kill_at("rl", 5)) == "step-000004"
+    assert same_weights(weights(tmp_path / "run"), weights(tmp_path / "whole"))
+
+
+def test_kept_rollouts_are_two_of_each_group_and_follow_l2te(tmp_path):
+    run(recipe_of(), tmp_path / "run")
+    rows = stored(tmp_path / "run")
+    groups = {}
+    for r in rows:
+        groups.setdefault((r["step"], r["group"]), []).append(r)
+    assert len(groups) == 24
+    for group in groups.values():
+        # By hand: the two least likely of four are the lower half, the negatives of it come first.
+        order = sorted(group, key=lambda r: r["mean_logprob"])
+        tiers = [(i >= 2, r["reward"] > 0, i) for i, r in enumerate(order)]
+        want = {order[i]["sample"] for *_, i in sorted(tiers)[:2]}
+        assert {r["sample"] for r in group if r["kept"]} == want
+    told_kept = [r["kept"] for r in told(tmp_path / "run") if r["kind"] == "irl" and "kept" in r]
+    assert told_kept == [24, 24]
+
+
+@pytest.mark.parametrize("selector", ["positive", "low_likelihood_positive", "negative"])
+def test_other_selectors_reach_the_store(selector, tmp_path):
+    run(recipe_of(irl__selector={"type": selector}), tmp_path / "run")
+    kept = [r for r in stored(tmp_path / "run") if r["kept"]]
+    assert kept
+    assert {r["reward"] > 0 for r in kept} == {selector != "negative"}
+
+
+def test_irl_makes_the_kept_rollouts_more_likely(tmp_path):
+    recipe = recipe_of(rl__steps=3, irl__steps=20, irl__lr=1e-2)
+    run(recipe, tmp_path / "run")
+    losses = [r["loss"] for r in told(tmp_path / "run") if r["kind"] == "irl" and "loss" in r]
+    assert len(losses) == 20
+    assert losses[-1] < losses[0] - 0.1
+
+
+def test_the_papers_irl_lr_is_warned_about_and_the_tuned_one_is_not(tmp_path):
+    run(recipe_of(irl__lr=5e-10), tmp_path / "paper")
+    warnings = [r for r in told(tmp_path / "paper") if r["kind"] == "warning"]
+    assert [w["step"] for w in warnings] == [3, 6]
+    assert all("lr 5e-10" in w["text"] and "float32" in w["text"] for w in warnings)
+    assert all("the irl phase" in w["text"] for w in warnings)
+    run(recipe_of(), tmp_path / "tuned")
+    assert not [r for r in told(tmp_path / "tuned") if r["kind"] == "warning"]
+
+
+def test_dapo_draws_again_for_groups_that_agree(tmp_path):
+    recipe = recipe_of(rl__algorithm={"type": "dapo", "max_resample_times": 3}, irl__steps=0)
+    run(recipe, tmp_path / "run")
+    steps = [r for r in told(tmp_path / "run") if r["kind"] == "rl"]
+    assert max(r["groups"] for r in steps) > 4
+    assert max(r["groups"] for r in steps) <= 16  # 4 prompts, drawn at most 1 + 3 times
+    rows = stored(tmp_path / "run")
+    assert len(rows) == 4 * sum(r["groups"] for r in steps)  # the dull ones are stored too
+    run(recipe_of(irl__steps=0), tmp_path / "grpo")
+    grpo = [r for r in told(tmp_path / "grpo") if r["kind"] == "rl"]
+    assert {r["groups"] for r in grpo} == {4}
+    # What resampling is for: more of the batch carries a gradient.
+    assert np.mean([r["useful"] for r in steps]) > np.mean([r["useful"] for r in grpo])
+
+
+def test_groups_that_agree_cost_no_backward_pass(tmp_path):
+    run(recipe_of(irl__steps=0), tmp_path / "run")
+    steps = [r for r in told(tmp_path / "run") if r["kind"] == "rl"]
+    assert all(r["used"] == r["useful"] for r in steps)
+    assert min(r["used"] for r in steps) < 1
+
+
+def test_honest_selection_takes_the_best_on_validation(tmp_path):
+    # A rate at which the policy breaks: the last weights are not the best.
+    recipe = recipe_of(
+        rl__lr=0.03, evaluation__select="honest", evaluation__every=2, evaluation__final=True
+    )
+    parts, this, scores = run(recipe, tmp_path / "run")
+    by_step = {step: s.correct_Q.sum() for step, s in this.scores.items()}
+    assert list(by_step) == [2, 4, 6]
+    done = told(tmp_path / "run")[-1]
+    assert done["kind"] == "done"
+    best = max(by_step.values())
+    assert done["selected"] == min(step for step, right in by_step.items() if right == best)
+    assert done["selected"] != 6
+    chosen = weights(tmp_path / "run", done["selected"])
+    assert same_weights(chosen, dict(parts.policy.model.named_parameters()))
+    written = json.loads((tmp_path / "run" / "evals" / "test.json").read_text())
+    assert sum(written["per_question"].values()) == scores.correct_Q.sum()
+
+
+def test_paper_selection_takes_the_best_on_the_test_set(tmp_path):
+    recipe = recipe_of(rl__lr=0.03, evaluation__select="paper", evaluation__final=True)
+    parts, _, scores = run(recipe, tmp_path / "run")
+    right = {}
+    for step in (2, 4, 6):
+        path = tmp_path / "run" / "evals" / f"select-{step:06d}.json"
+        right[step] = sum(json.loads(path.read_text())["per_question"].values())
+    selected = told(tmp_path / "run")[-1]["selected"]
+    assert selected == min(s for s in right if right[s] == max(right.values()))
+    assert selected != 6
+    assert scores.correct_Q.sum() == right[selected]  # the same samples, drawn again
+    chosen = weights(tmp_path / "run", selected)
+    assert same_weights(chosen, dict(parts.policy.model.named_parameters()))
+
+
+def test_selection_of_the_last_is_the_default(tmp_path):
+    recipe = recipe_of(rl__lr=0.03, evaluation__final=True)
+    _, _, scores = run(recipe, tmp_path / "run")
+    assert told(tmp_path / "run")[-1]["selected"] == 6
+    assert scores.n == 4
+    assert len(scores.ids) == 4
+
+
+def test_the_run_folder_holds_the_resolved_recipe(tmp_path):
+    recipe = recipe_of()
+    open_run(recipe, tmp_path / "run")
+    assert load_recipe(tmp_path / "run" / "recipe.yaml") == recipe
+
+
+def test_a_folder_in_use_is_refused(tmp_path):
+    open_run(recipe_of(), tmp_path / "run")
+    with pytest.raises(UserError, match="already holds a run"):
+        open_run(recipe_of(), tmp_path / "run")
+    with pytest.raises(UserError, match=r"recipe changed: rl.steps was 6, is 7"):
+        open_run(recipe_of(rl__steps=7), tmp_path / "run", resume=True)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").write_text("mine")
+    with pytest.raises(UserError, match="holds other files"):
+        open_run(recipe_of(), tmp_path / "other")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write the run folder"):
+        open_run(recipe_of(), tmp_path / "file")
+
+
+def test_a_resumed_run_selects_what_the_whole_one_did(tmp_path):
+    recipe = recipe_of(
+        rl__lr=0.03, evaluation__select="honest", evaluation__every=2, evaluation__final=True
+    )
+    _, whole, scores = run(recipe, tmp_path / "whole")
+    with pytest.raises(Killed):
+        run(recipe, tmp_path / "run", listeners=[kill_at("rl", 5)])
+    _, resumed, again = run(recipe, tmp_path / "run", resume=True)
+    assert {s: x.summary() for s, x in resumed.scores.items()} == {
+        s: x.summary() for s, x in whole.scores.items()
+    }
+    assert again.summary() == scores.summary()
+    assert told(tmp_path / "run")[-1]["selected"] == told(tmp_path / "whole")[-1]["selected"] != 6
+
+
+def test_the_embedded_policy_is_made_once_and_named_by_what_made_it(tmp_path):
+    first = Path(open_run(recipe_of(), tmp_path / "a")[0].policy.source)
+    written = (first / "model.safetensors").stat().st_mtime_ns
+    second = Path(open_run(recipe_of(rl__steps=9), tmp_path / "b")[0].policy.source)
+    assert second == first
+    assert (first / "model.safetensors").stat().st_mtime_ns == written
+    other = recipe_of(model__base={**BASE, "steps": 3})
+    assert Path(open_run(other, tmp_path / "c")[0].policy.source) != first

@@ -1,0 +1,201 @@
+"""Laws of the RL equations."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sps.algo.rl import (
+    ALGORITHMS,
+    Terms,
+    centred,
+    clipped,
+    constant_length,
+    k3,
+    mean_of_sequence_means,
+    normalised,
+    overlong_penalty,
+    policy_loss,
+    sequence_ratio,
+    token_mean,
+    token_ratio,
+)
+
+rewards = st.lists(st.floats(-2, 2, width=32), min_size=2, max_size=16)
+seeds = st.integers(0, 2**31 - 1)
+
+
+def random_batch(seed: int, rows: int, tokens: int) -> dict[str, torch.Tensor]:
+    """Log-probabilities that moved by about 0.3, ragged lengths of at least 1."""
+    rng = torch.Generator().manual_seed(seed)
+    new = -3 * torch.rand(rows, tokens, generator=rng, dtype=torch.float64)
+    old = new + 0.3 * torch.randn(rows, tokens, generator=rng, dtype=torch.float64)
+    ref = new + 0.3 * torch.randn(rows, tokens, generator=rng, dtype=torch.float64)
+    length = torch.randint(1, tokens + 1, (rows,), generator=rng)
+    mask = torch.arange(tokens)[None] < length[:, None]
+    adv = torch.randn(rows, generator=rng, dtype=torch.float64)
+    return {"new": new, "old": old, "ref": ref, "length": length, "mask": mask, "adv": adv}
+
+
+def loss_and_gradient(batch, name, weight, beta=0.1, low=0.2, high=0.28):
+    new = batch["new"].clone().requires_grad_()
+    terms = Terms(new, batch["old"], batch["ref"], batch["adv"], weight, batch["mask"])
+    loss, sums = policy_loss(terms, ALGORITHMS[name], low, high, beta)
+    loss.backward()
+    return loss.detach(), new.grad, sums
+
+
+@given(rewards)
+def test_advantages_of_a_group_sum_to_zero(group):
+    reward = torch.tensor([group], dtype=torch.float64)
+    assert abs(centred(reward).sum()) < 1e-12 * len(group)
+    # normalised divides by at least 1e-4, which magnifies rounding by at most 1e4.
+    assert abs(normalised(reward).sum()) < 1e-8 * len(group)
+
+
+@given(st.floats(-2, 2, width=32), st.integers(2, 16))
+def test_equal_rewards_give_exactly_zero_advantage(value, count):
+    # Exactly: rows are left out of the backward pass when their advantage is 0; a rounding error of
+    # 1e-8 over the 1e-4 of `normalised` would be an advantage of 1e-4.
+    reward = torch.full((1, count), value)
+    assert (centred(reward) == 0).all()
+    assert (normalised(reward) == 0).all()
+
+
+def test_normalised_advantage_by_hand():
+    # 1 of 4 right: mean 1/4, sample variance (9/16 + 3/16) / 3 = 1/4, deviation 1/2.
+    got = normalised(torch.tensor([[1.0, 0.0, 0.0, 0.0]], dtype=torch.float64))
+    assert got[0].tolist() == pytest.approx([0.75 / 0.5001] + [-0.25 / 0.5001] * 3, rel=1e-12)
+
+
+@settings(max_examples=30)
+@given(seeds, st.sampled_from(sorted(ALGORITHMS)), st.sampled_from([0.0, 7.5, -math.inf, math.nan]))
+def test_padding_leaves_loss_and_gradient_unchanged(seed, name, filler):
+    batch = random_batch(seed, rows=4, tokens=5)
+    weight = ALGORITHMS[name].weight(batch["length"], 9)
+    loss, gradient, sums = loss_and_gradient(batch, name, weight)
+    wide = dict(batch)
+    for key in ("new", "old", "ref"):
+        torn = torch.where(batch["mask"], batch[key], filler)
+        wide[key] = torch.cat([torn, torch.full((4, 3), filler, dtype=torch.float64)], 1)
+    wide["mask"] = torch.cat([batch["mask"], torch.zeros(4, 3, dtype=torch.bool)], 1)
+    wide_loss, wide_gradient, wide_sums = loss_and_gradient(wide, name, weight)
+    assert float(wide_loss) == pytest.approx(float(loss), abs=1e-12)
+    assert torch.allclose(wide_gradient[:, :5], gradient, atol=1e-12)
+    assert (wide_gradient[:, 5:] == 0).all()
+    assert {k: float(v) for k, v in wide_sums.items()} == pytest.approx(
+        {k: float(v) for k, v in sums.items()}
+    )
+
+
+@settings(max_examples=30)
+@given(seeds, st.sampled_from(sorted(ALGORITHMS)), st.integers(1, 5))
+def test_micro_batches_add_up_to_one_batch(seed, name, cut):
+    batch = random_batch(seed, rows=6, tokens=5)
+    weight = ALGORITHMS[name].weight(batch["length"], 9)
+    loss, gradient, sums = loss_and_gradient(batch, name, weight)
+    halves = []
+    for part in (slice(0, cut), slice(cut, 6)):
+        piece = {key: value[part] for key, value in batch.items()}
+        halves.append(loss_and_gradient(piece, name, weight[part]))
+    assert float(halves[0][0] + halves[1][0]) == pytest.approx(float(loss), abs=1e-12)
+    assert torch.allclose(torch.cat([halves[0][1], halves[1][1]]), gradient, atol=1e-12)
+    for key, value in sums.items():
+        assert float(halves[0][2][key] + halves[1][2][key]) == pytest.approx(float(value))
+
+
+@given(seeds)
+def test_gspo_at_one_token_is_the_token_ratio(seed):
+    batch = random_batch(seed, rows=5, tokens=1)
+    args = (batch["new"], batch["old"], batch["mask"])
+    assert torch.equal(sequence_ratio(*args), token_ratio(*args))
+
+
+def test_sequence_ratio_is_the_geometric_mean_over_real_tokens():
+    # Ratios 2 and 8 have the geometric mean 4; the third token is padding and does not count.
+    new = torch.tensor([[math.log(2), math.log(8), 5.0]])
+    mask = torch.tensor([[True, True, False]])
+    got = sequence_ratio(new, torch.zeros(1, 3), mask)
+    assert got[0].tolist() == pytest.approx([4.0, 4.0, 4.0], rel=1e-6)
+
+
+# ratio, advantage -> -min(r A, clip(r, 0.8, 1.28) A), and its slope in r
+CLIP = [
+    (1.5, 1.0, -1.28, 0.0),  # high and good: clipped at 1 + high
+    (1.5, -1.0, 1.5, 1.0),  # high and bad: not clipped
+    (0.5, 1.0, -0.5, -1.0),  # low and good: not clipped
+    (0.5, -1.0, 0.8, 0.0),  # low and bad: clipped at 1 - low
+    (1.2, 1.0, -1.2, -1.0),  # inside, though above 1 + low: the bounds are not symmetric
+    (1.0, -2.0, 2.0, 2.0),
+]
+
+
+@pytest.mark.parametrize(("ratio", "advantage", "value", "slope"), CLIP)
+def test_clip_boundaries_by_hand(ratio, advantage, value, slope):
+    r = torch.tensor([[ratio]], dtype=torch.float64, requires_grad=True)
+    got = clipped(r, torch.tensor([advantage], dtype=torch.float64), low=0.2, high=0.28)
+    got.sum().backward()
+    assert got.item() == pytest.approx(value, abs=1e-12)
+    assert r.grad.item() == pytest.approx(slope, abs=1e-12)
+
+
+def test_clipped_share_counts_only_tokens_where_the_clip_binds():
+    new = torch.log(torch.tensor([[row[0]] for row in CLIP], dtype=torch.float64))
+    adv = torch.tensor([row[1] for row in CLIP], dtype=torch.float64)
+    mask, weight = torch.ones(6, 1, dtype=torch.bool), torch.ones(6)
+    terms = Terms(new, torch.zeros_like(new), None, adv, weight, mask)
+    _, sums = policy_loss(terms, ALGORITHMS["grpo"], 0.2, 0.28, 0.0)
+    assert int(sums["clipped"]) == 2  # the first and the fourth row of CLIP
+    assert float(sums["ratio"]) == pytest.approx(sum(row[0] for row in CLIP))
+
+
+@given(st.floats(-20, 0), st.floats(-20, 0))
+def test_k3_is_never_negative_and_zero_at_equality(new, ref):
+    mask = torch.ones(1, 1, dtype=torch.bool)
+    as_tensor = [torch.tensor([[x]], dtype=torch.float64) for x in (new, ref)]
+    assert k3(*as_tensor, mask).item() >= -1e-15
+    assert k3(as_tensor[0], as_tensor[0], mask).item() == 0
+
+
+def test_k3_by_hand():
+    # ref - new = ln 2: 2 - ln 2 - 1 = 0.306853
+    mask = torch.ones(1, 1, dtype=torch.bool)
+    got = k3(torch.zeros(1, 1), torch.full((1, 1), math.log(2)), mask)
+    assert got.item() == pytest.approx(0.306853, abs=1e-6)
+
+
+def test_k3_estimates_kl_without_bias():
+    # Mean over the new policy of k3 is KL(new || ref): 0.5 ln(0.5/0.2) + 0.5 ln(0.5/0.8) = 0.223144
+    new, ref = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.2, 0.8]]).log()
+    got = (0.5 * k3(new, ref, torch.ones(1, 2, dtype=torch.bool))).sum()
+    assert got.item() == pytest.approx(0.223144, abs=1e-6)
+
+
+def test_overlong_penalty_by_hand():
+    # limit 20, cache 8: free up to 12, then -1/8 a token, -1 at 20 and beyond.
+    length = torch.tensor([1, 12, 13, 16, 20, 25])
+    assert overlong_penalty(length, 20, 8).tolist() == [0, 0, -0.125, -0.5, -1, -1]
+    assert overlong_penalty(length, 20, 0).tolist() == [0] * 6
+
+
+def test_weights_by_hand():
+    length = torch.tensor([2, 4, 0])
+    assert mean_of_sequence_means(length, 9).tolist() == pytest.approx([1 / 6, 1 / 12, 1 / 3])
+    assert token_mean(length, 9).tolist() == pytest.approx([1 / 6] * 3)
+    assert constant_length(length, 9).tolist() == pytest.approx([1 / 27] * 3)
+
+
+@given(seeds, st.sampled_from(sorted(ALGORITHMS)))
+def test_on_policy_gradient_is_minus_advantage_times_weight(seed, name):
+    # At new = old the ratio is 1, nothing is clipped, d(ratio)/d(log p) = 1 (1/T for GSPO's mean,
+    # which the T tokens of the sequence give back T times).
+    batch = random_batch(seed, rows=4, tokens=5)
+    batch["old"] = batch["new"]
+    weight = ALGORITHMS[name].weight(batch["length"], 9).double()
+    _, gradient, _ = loss_and_gradient(batch, name, weight, beta=0.0)
+    want = -(batch["adv"] * weight)[:, None] * batch["mask"]
+    assert torch.allclose(gradient, want, atol=1e-12)

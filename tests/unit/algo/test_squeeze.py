@@ -1,0 +1,29 @@
+"""Concentration and movement, by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from sps.algo.squeeze import entropy, moved_kl
+
+
+def test_entropy_by_hand():
+    # A fair coin beside an impossible side: ln 2. Certainty: 0.
+    p = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]])
+    assert entropy(p.log()).tolist() == pytest.approx([math.log(2), 0.0], abs=1e-7)
+
+
+def test_moved_kl_by_hand():
+    # Gaps ln 2 and 0 over two real tokens: (2 - ln 2 - 1) / 2 = 0.153426; the pad is not counted.
+    before = torch.tensor([[-1.0, -1.0, -math.inf]])
+    after = torch.tensor([[-1.0 + math.log(2), -1.0, 4.0]])
+    mask = torch.tensor([[True, True, False]])
+    assert moved_kl(before, after, mask) == pytest.approx(0.153426, abs=1e-6)
+
+
+def test_moved_kl_of_a_policy_that_stood_still_is_zero():
+    same = torch.tensor([[-1.0, -2.0]])
+    assert moved_kl(same, same, torch.ones(1, 2, dtype=torch.bool)) == 0.0

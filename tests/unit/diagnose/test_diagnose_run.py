@@ -1,0 +1,172 @@
+"""The whole diagnosis, of whole and of damaged folders; squeeze and cost by hand."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from made_runs import DAMAGE, make_run
+
+from sps.diagnose.ablation import sampling_sizes
+from sps.diagnose.cost import cost_by_stage
+from sps.diagnose.mass import checkpoint_squeeze, look, mass_moved
+from sps.diagnose.read import read_run
+from sps.diagnose.run import diagnose
+from sps.diagnose.squeeze import collision, likelihood_quantiles
+from sps.policy.checkpoint import save_checkpoint
+from sps.store.rollouts import RolloutStore
+from sps.types import Rollout, Verdict
+
+
+def test_mass_moved_by_hand():
+    before = look(torch.tensor([[0.7, 0.2, 0.1], [0.2, 0.5, 0.3]]).log())
+    after = look(torch.tensor([[0.8, 0.1, 0.1], [0.6, 0.2, 0.2]]).log(), before.top_N)
+    assert before.mass_N.tolist() == pytest.approx([0.7, 0.5])
+    # Token 0 gains 0.1; token 1 loses 0.3 and is no longer the greedy one.
+    assert mass_moved(before, after) == pytest.approx(
+        {"moved": -0.1, "gaining": 0.5, "changed": 0.5}
+    )
+
+
+def test_entropy_of_a_fair_coin():
+    assert float(look(torch.zeros(1, 2)).entropy_N) == pytest.approx(np.log(2))
+
+
+def _write(folder, step, probabilities):
+    store = RolloutStore(folder / "rollouts")
+    rows = []
+    for sample, p in enumerate(probabilities):
+        logprobs = np.log(np.array(p, dtype=np.float32))
+        ids = np.zeros(len(p), dtype=np.int32)
+        verdict = Verdict("wrong", 0.0)
+        rows.append(Rollout("q", ids, ids, logprobs, 0.0, verdict, step, 0, 0, sample))
+    store.append(step, rows)
+
+
+def test_collision_is_the_mean_probability_of_sampled_tokens(tmp_path):
+    _write(tmp_path, 1, [[0.5, 1.0], [0.1]])
+    _write(tmp_path, 2, [[0.25]])
+    found = collision(read_run(tmp_path))
+    assert found["collision"] == pytest.approx([1.6 / 3, 0.25], abs=1e-6)
+
+
+def test_likelihood_quantiles_by_hand(tmp_path):
+    _write(tmp_path, 1, [[np.exp(-1.0)], [np.exp(-2.0)], [np.exp(-3.0)]])
+    found = likelihood_quantiles(read_run(tmp_path))
+    assert found["q50"] == pytest.approx([-2.0], abs=1e-5)
+    assert found["q25"] == pytest.approx([-2.5], abs=1e-5)
+    assert found["rollouts"] == [3]
+
+
+def test_cost_by_stage_by_hand():
+    records = [
+        {
+            "kind": "rl",
+            "step": 1,
+            "time": 13.0,
+            "seconds/draw": 2.0,
+            "seconds/update": 1.0,
+            "tokens": 10,
+        },
+        {"kind": "irl", "step": 1, "time": 14.0, "seconds/select": 0.25},
+        {"kind": "irl", "step": 1, "time": 14.0, "seconds/update": 0.5},
+        {"kind": "eval", "step": 1, "time": 20.0},
+    ]
+    found = cost_by_stage(records)
+    seconds = {row["stage"]: row["seconds"] for row in found["stages"]}
+    # From the start of step 1 (13 - 3 = 10) to the evaluation (20): 10 s, of which 3.75 are timed.
+    assert found["wall_seconds"] == pytest.approx(10.0)
+    assert seconds["not timed"] == pytest.approx(6.25)
+    assert found["irl_over_rl"] == pytest.approx(0.75 / 3.0)
+    assert found["tokens_per_second"] == pytest.approx(5.0)
+
+
+def test_diagnosis_of_a_whole_run_is_json(tmp_path):
+    found = diagnose(make_run(tmp_path / "run"), checkpoints=False)
+    json.dumps(found)
+    assert found["missing"] == []
+    assert {e["name"] for e in found["evaluations"]} == {
+        "test",
+        "validation-000003",
+        "validation-000006",
+    }
+    assert found["likelihood"]["step"] == [1, 2, 3, 4, 5, 6]
+    assert found["warnings"][0]["step"] == 6
+    validation = next(q for q in found["questions"] if q["split"] == "validation")
+    assert validation["steps"] == [3, 6]
+    assert validation["questions"] == 12
+
+
+def test_extra_evaluations_are_kept_apart_by_temperature(tmp_path):
+    folder = make_run(tmp_path / "run")
+    for name in ("test-000003-1", "test-000006-1.4"):
+        shutil.copy(folder / "evals" / "test.json", folder / "evals" / f"{name}.json")
+    run = read_run(folder)
+    assert [e.name for e in run.split("test")] == ["test-000003-1", "test"]
+    assert [e.step for e in run.split("test at T=1.4")] == [6]
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_diagnosis_of_a_damaged_run_says_what_is_missing(tmp_path, damage):
+    folder = make_run(tmp_path / "run")
+    DAMAGE[damage](folder)
+    found = diagnose(folder, checkpoints=False)
+    json.dumps(found)
+    if damage != "tokenizer damaged":  # only the report reads it
+        assert found["missing"]
+
+
+def test_reading_writes_nothing(tmp_path):
+    folder = make_run(tmp_path / "run")
+    shutil.rmtree(folder / "rollouts")
+    before = sorted(p for p in folder.rglob("*"))
+    diagnose(folder, checkpoints=False)
+    assert sorted(p for p in folder.rglob("*")) == before
+
+
+def _tiny_policy():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from sps.policy.load import Policy
+    from sps.policy.tiny import make_tokenizer
+
+    tokenizer = make_tokenizer(["1", "2", "+"])
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        intermediate_size=16,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+    )
+    return Policy(LlamaForCausalLM(config).eval(), tokenizer, "test")
+
+
+def test_checkpoints_of_a_sharpened_model_are_squeezed(tmp_path):
+    # The second checkpoint's head is ten times the first's: same greedy tokens, more mass on each.
+    policy = _tiny_policy()
+    probe = [[torch.tensor([1, 2])], [torch.tensor([2, 1, 2])]]
+    for step in (1, 2):
+        folder = tmp_path / "checkpoints" / f"step-{step:06d}"
+        save_checkpoint(folder, policy, {"step": step}, {"probe": probe})
+        with torch.no_grad():
+            policy.model.lm_head.weight.mul_(10)
+    first, second = checkpoint_squeeze(read_run(tmp_path))
+    assert second["top1"] > first["top1"]
+    assert second["entropy"] < first["entropy"]
+    assert second["moved"] == pytest.approx(second["top1"] - first["top1"], abs=1e-6)
+    assert (second["gaining"], second["changed"]) == (1.0, 0.0)
+
+
+def test_sampling_sizes_come_from_the_recipes(tmp_path):
+    make_run(tmp_path / "sps" / "seed-0", name="sps")
+    curve = {"1": [0.1, 0.0, 0.2]}
+    found = sampling_sizes(
+        tmp_path, {"methods": {"sps": {"pass_at_k": curve, "seeds": 1}, "base": {}}}
+    )
+    assert [(r["method"], r["keep"], r["n"]) for r in found] == [("sps", 3, 4)]

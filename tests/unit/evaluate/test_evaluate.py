@@ -1,0 +1,71 @@
+"""Evaluation: every sample judged once, and none drawn again that is stored."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sps.evaluate.evaluate import evaluate
+from sps.store.evals import EvalStore
+from sps.tasks.countdown import Countdown
+from sps.types import Completion, Problem, Sampling
+from sps.verify import InlineVerifier
+
+PROBLEMS = [
+    Problem("a", "1 2 -> 3 :", "3", {"numbers": (1, 2), "target": 3}),
+    Problem("b", "2 2 -> 4 :", "4", {"numbers": (2, 2), "target": 4}),
+]
+RIGHT = {"a": "1 + 2 = 3 .", "b": "2 + 2 = 4 ."}
+
+
+class ScriptedEngine:
+    """Answers right on the samples it is told to; counts what it was asked for."""
+
+    def __init__(self, policy, right):
+        self.policy, self.right, self.asked = policy, right, []
+
+    def generate(self, requests, sampling):
+        for r in requests:
+            for sample in r.samples:
+                name = PROBLEMS[r.index].id
+                if sampling.temperature:
+                    self.asked.append((name, sample))
+                right = sample in self.right[name]
+                ids = self.policy.encode(RIGHT[name] if right else "1 - 1 = 0 .")
+                logprobs = np.full(len(ids), -0.5, dtype=np.float32)
+                yield Completion(r.index, sample, np.array(ids, np.int32), logprobs, True)
+
+
+@pytest.fixture
+def run(policy, tmp_path):
+    def _run(engine, n=4):
+        verifier, store = InlineVerifier(Countdown().judge), EvalStore(tmp_path)
+        sampling = Sampling(n, 8)
+        return evaluate(policy, engine, verifier, Countdown(), PROBLEMS, sampling, store)
+
+    return _run
+
+
+def test_evaluate_counts_by_hand(run, policy):
+    scores = run(ScriptedEngine(policy, {"a": {0, 1}, "b": {3}}))
+    assert scores.ids == ("a", "b")
+    assert scores.correct_Q.tolist() == [2, 1]
+    # Pass@2: 1 - C(2,2)/C(4,2) = 5/6 and 1 - C(3,2)/C(4,2) = 1/2.
+    assert scores.per_question(2).tolist() == pytest.approx([5 / 6, 1 / 2])
+    assert scores.pass_at_k(1)[0] == pytest.approx(3 / 8)
+    assert scores.kinds == {"correct": 3, "wrong": 5}
+    assert scores.mean_logprob == pytest.approx(-0.5)
+    # Every text has 6 tokens of -0.5; a's greedy answer is its sample 0.
+    assert scores.mean_length == 6
+    assert scores.greedy_logprob == pytest.approx(-3.0)
+
+
+def test_evaluate_draws_only_what_the_store_lacks(run, policy):
+    run(ScriptedEngine(policy, {"a": {0, 1}, "b": {3}}), n=4)
+    more = ScriptedEngine(policy, {"a": {5}, "b": set()})
+    scores = run(more, n=6)
+    assert more.asked == [("a", 4), ("a", 5), ("b", 4), ("b", 5)]
+    assert scores.correct_Q.tolist() == [3, 1]
+    again = ScriptedEngine(policy, {"a": set(), "b": set()})
+    assert run(again, n=6).correct_Q.tolist() == [3, 1]
+    assert again.asked == []

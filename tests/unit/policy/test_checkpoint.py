@@ -1,0 +1,86 @@
+"""Checkpoints: what is saved is what is loaded."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from sps.errors import UserError
+from sps.policy.checkpoint import latest_checkpoint, load_trainer, load_weights, save_checkpoint
+from sps.policy.load import load_policy
+
+
+def save(policy, folder):
+    return save_checkpoint(folder, policy, {"step": 4, "cursor": 9}, {"x": torch.arange(3)})
+
+
+def test_checkpoint_is_an_ordinary_model_folder(own_policy, tmp_path):
+    own_policy.version = 17
+    save(own_policy, tmp_path / "step-000004")
+    again = load_policy(str(tmp_path / "step-000004"))
+    for (name, a), b in zip(
+        again.model.named_parameters(), own_policy.model.parameters(), strict=True
+    ):
+        assert torch.equal(a, b), name
+    text = "5 10 8 5 -> 90 :"
+    assert again.encode(text) == own_policy.encode(text)
+    assert again.eos_ids == own_policy.eos_ids == [own_policy.tokenizer.convert_tokens_to_ids(".")]
+    state, tensors = load_trainer(tmp_path / "step-000004")
+    assert state == {"step": 4, "cursor": 9, "version": 17}
+    assert torch.equal(tensors["x"], torch.arange(3))
+
+
+def test_load_weights_puts_them_back_in_place(own_policy, tmp_path):
+    save(own_policy, tmp_path / "c")
+    embedding = own_policy.model.get_input_embeddings().weight
+    before = [p.detach().clone() for p in own_policy.model.parameters()]
+    with torch.no_grad():
+        for p in own_policy.model.parameters():
+            p.add_(1.0)
+    load_weights(own_policy, tmp_path / "c")
+    for now, then in zip(own_policy.model.parameters(), before, strict=True):
+        assert torch.equal(now, then)
+    # Still one tensor, and the one that the optimizer holds.
+    assert own_policy.model.get_input_embeddings().weight is embedding
+    assert own_policy.model.get_output_embeddings().weight is embedding
+
+
+def test_latest_checkpoint_is_the_newest_whole_one(own_policy, tmp_path):
+    assert latest_checkpoint(tmp_path) is None
+    for step in (2, 10):
+        save(own_policy, tmp_path / f"step-{step:06d}")
+    (tmp_path / "step-000012").mkdir()  # never finished
+    assert latest_checkpoint(tmp_path) == tmp_path / "step-000010"
+
+
+def test_a_draft_left_by_a_crash_is_not_a_checkpoint(own_policy, tmp_path):
+    save(own_policy, tmp_path / "step-000002")
+    # A process killed between writing the draft and giving it its name leaves the whole draft.
+    save(own_policy, tmp_path / "step-000004").rename(tmp_path / "step-000004.123.draft")
+    assert latest_checkpoint(tmp_path) == tmp_path / "step-000002"
+
+
+def test_broken_checkpoint_is_a_user_error(own_policy, tmp_path):
+    save(own_policy, tmp_path / "c")
+    (tmp_path / "c" / "model.safetensors").write_bytes(b"short")
+    (tmp_path / "c" / "trainer.json").write_text("{")
+    with pytest.raises(UserError, match="weights cannot be read"):
+        load_weights(own_policy, tmp_path / "c")
+    with pytest.raises(UserError, match="checkpoint cannot be read"):
+        load_trainer(tmp_path / "c")
+
+
+def test_truncated_trainer_state_is_a_user_error(own_policy, tmp_path):
+    save(own_policy, tmp_path / "c")
+    whole = (tmp_path / "c" / "trainer.pt").read_bytes()
+    (tmp_path / "c" / "trainer.pt").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match="checkpoint cannot be read"):
+        load_trainer(tmp_path / "c")
+
+
+def test_missing_model_folder_is_a_user_error(tmp_path):
+    with pytest.raises(UserError, match="there is no folder"):
+        load_policy(str(tmp_path / "absent"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="cannot be loaded"):
+        load_policy(str(tmp_path / "empty"))

@@ -1,0 +1,103 @@
+"""Log-probabilities of given completions against a plain forward pass."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from sps.policy import logprobs
+from sps.policy.logprobs import micro_batches, token_logprobs
+
+
+def by_plain_forward(model, prompt, completion, temperature):
+    """One sequence at a time, no padding, the model's own logits."""
+    ids = torch.tensor(np.concatenate([prompt, completion]).astype(np.int64))[None]
+    logp = (model(input_ids=ids).logits[0].float() / temperature).log_softmax(-1)
+    at = torch.arange(len(prompt) - 1, len(prompt) + len(completion) - 1)
+    entropy = -(logp[at].exp() * logp[at]).sum(-1)
+    return logp[at, torch.tensor(completion.astype(np.int64))], entropy
+
+
+@pytest.mark.parametrize("budget", [1, 20, 10_000])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_token_logprobs_equal_a_plain_forward_pass(policy, ragged, budget, temperature):
+    prompts, completions = ragged
+    seen = []
+    with torch.no_grad():
+        for rows in micro_batches(prompts, completions, policy.pad_id, budget):
+            logp_BT, entropy_BT = token_logprobs(policy.model, rows, temperature)
+            for row, which in enumerate(rows.which_B):
+                length = len(completions[which])
+                want, entropy = by_plain_forward(
+                    policy.model, prompts[which], completions[which], temperature
+                )
+                assert (logp_BT[row, :length] - want).abs().max() < 1e-5
+                assert (entropy_BT[row, :length] - entropy).abs().max() < 1e-5
+                assert (logp_BT[row, length:] == 0).all()
+                assert rows.mask_BT[row].sum() == length
+                seen.append(which)
+    assert sorted(seen) == list(range(6))
+
+
+def test_micro_batches_stay_within_the_budget(ragged, policy):
+    parts = list(micro_batches(*ragged, policy.pad_id, budget=24))
+    # Lengths 8, 8, 11, 10, 4, 11: 2 rows of 11, 2 of 10 padded (10, 8), then 8 and 4.
+    assert [sorted(p.which_B.tolist()) for p in parts] == [[2, 5], [0, 3], [1, 4]]
+    assert all(p.ids_BL.numel() <= 24 for p in parts)
+
+
+def test_a_row_longer_than_the_budget_still_comes(ragged, policy):
+    parts = list(micro_batches(*ragged, policy.pad_id, budget=1))
+    assert [len(p.which_B) for p in parts] == [1] * 6
+
+
+def gradients(model, prompts, completions, pad_id, budget):
+    model.zero_grad()
+    total = 0.0
+    for rows in micro_batches(prompts, completions, pad_id, budget):
+        logp_BT, _ = token_logprobs(model, rows)
+        weight = torch.tensor(rows.which_B + 1.0)[:, None]
+        loss = (logp_BT * weight).sum()
+        loss.backward()
+        total += loss.item()
+    return total, [p.grad.clone() for p in model.parameters()]
+
+
+def test_chunked_logits_equal_whole_ones(own_policy, ragged, monkeypatch):
+    args = (own_policy.model, *ragged, own_policy.pad_id, 10_000)
+    whole, whole_gradients = gradients(*args)
+    # 25 tokens of 108 words: pieces of 4 tokens, the last of one.
+    monkeypatch.setattr(logprobs, "_LOGITS_AT_ONCE", 4 * 110)
+    calls = []
+    monkeypatch.setattr(logprobs, "_chosen", _counting(logprobs._chosen, calls))
+    cut, cut_gradients = gradients(*args)
+    assert len(calls) >= 7
+    assert max(calls) <= 4
+    assert cut == pytest.approx(whole, rel=1e-6)
+    for a, b in zip(cut_gradients, whole_gradients, strict=True):
+        assert (a - b).abs().max() < 1e-5 * max(1.0, float(b.abs().max()))
+
+
+def _counting(function, calls):
+    def wrapped(hidden, *rest):
+        calls.append(len(hidden))
+        return function(hidden, *rest)
+
+    return wrapped
+
+
+def test_micro_batches_give_the_gradient_of_one_batch(own_policy, ragged):
+    whole, whole_gradients = gradients(own_policy.model, *ragged, own_policy.pad_id, 10_000)
+    cut, cut_gradients = gradients(own_policy.model, *ragged, own_policy.pad_id, 20)
+    assert cut == pytest.approx(whole, rel=1e-6)
+    for a, b in zip(cut_gradients, whole_gradients, strict=True):
+        assert (a - b).abs().max() < 1e-5 * max(1.0, float(b.abs().max()))
+
+
+def test_entropy_has_a_gradient_only_when_asked(own_policy, ragged):
+    rows = next(micro_batches(*ragged, own_policy.pad_id, 10_000))
+    assert not token_logprobs(own_policy.model, rows)[1].requires_grad
+    _, entropy_BT = token_logprobs(own_policy.model, rows, entropy_grad=True)
+    entropy_BT.sum().backward()
+    assert own_policy.model.get_input_embeddings().weight.grad.abs().sum() > 0

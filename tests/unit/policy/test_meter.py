@@ -1,0 +1,178 @@
+"""The meter: known changes give known readings."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from sps.errors import RunFailed
+from sps.policy.logprobs import micro_batches, token_logprobs
+from sps.policy.meter import Meter, Probe, stood_still
+from sps.policy.update import Budget, make_optimizer, optimizer_step
+
+
+def test_meter_reads_share_and_size_of_a_known_change(own_policy):
+    model = own_policy.model
+    meter = Meter(model, None)
+    total = sum(p.numel() for p in model.parameters())
+    size = sum(float(p.detach().double().square().sum()) for p in model.parameters()) ** 0.5
+    with torch.no_grad():  # 3 weights move by 0.25, so by sqrt(3) / 4 in all
+        model.model.norm.weight[:3] += 0.25
+    got = meter.read()
+    assert got["weights_changed"] == pytest.approx(3 / total, rel=1e-12)
+    assert got["relative_update"] == pytest.approx(3**0.5 / 4 / size, rel=1e-6)
+    assert "kl" not in got
+
+
+def test_meter_of_no_change_is_zero_and_warns_with_lr_and_dtype(own_policy, ragged):
+    probe = Probe(*ragged, own_policy.pad_id, 1000)
+    got = Meter(own_policy.model, probe).read()
+    assert got == {"weights_changed": 0.0, "relative_update": 0.0, "kl": 0.0}
+    warning = stood_still("irl", got, lr=5e-10, dtype="bfloat16", still=1e-6)
+    assert "lr 5e-10" in warning
+    assert "bfloat16" in warning
+    assert "irl.lr" in warning
+
+
+def test_no_warning_when_the_policy_moved():
+    moved = {"weights_changed": 1.0, "relative_update": 1e-3, "kl": 0.1}
+    assert stood_still("rl", moved, 1e-4, "float32", still=1e-6) is None
+
+
+def test_meter_kl_is_the_k3_estimate_on_the_probe(own_policy, ragged):
+    model = own_policy.model
+    meter = Meter(model, Probe(*ragged, own_policy.pad_id, 20))
+    before = [token_logprobs(model, r) for r in micro_batches(*ragged, own_policy.pad_id, 20)]
+    with torch.no_grad():
+        model.get_input_embeddings().weight.mul_(1.1)
+    parts = list(micro_batches(*ragged, own_policy.pad_id, 20))
+    gaps = []
+    for (b, _), rows in zip(before, parts, strict=True):
+        gaps.append((token_logprobs(model, rows)[0] - b)[rows.mask_BT].detach().double())
+    gap = torch.cat(gaps)
+    assert len(gap) == 25  # tokens of the fixture
+    want = float((gap.exp() - gap - 1).mean())
+    assert want > 1e-3
+    assert meter.read()["kl"] == pytest.approx(want, rel=1e-9)
+
+
+def step_at(own_policy, ragged, lr, steps=4):
+    """Four IRL-like steps: AdamW on the cross-entropy of the fixture's completions."""
+    model = own_policy.model
+    optimizer = make_optimizer(model, lr, (0.9, 0.999), 1e-8, 0.0)
+    meter = Meter(model, Probe(*ragged, own_policy.pad_id, 1000))
+    for _ in range(steps):
+        optimizer_step(
+            model,
+            optimizer,
+            lambda budget: micro_batches(*ragged, own_policy.pad_id, budget),
+            Budget(1000),
+            lambda rows, logp, entropy: (-logp.sum() / 25, {}),
+            temperature=1.0,
+            max_grad_norm=1.0,
+        )
+    return meter.read()
+
+
+def test_the_papers_irl_lr_is_said_to_do_nothing(own_policy, ragged):
+    got = step_at(own_policy, ragged, lr=5e-10)
+    # Adam moves a weight by at most about lr a step: 4 steps are at most 2e-9, of weights of size
+    # 0.2 that is 1e-8.
+    assert got["relative_update"] < 2e-8
+    assert "lr 5e-10" in stood_still("irl", got, 5e-10, "float32", still=1e-6)
+
+
+def test_a_usual_lr_is_not(own_policy, ragged):
+    got = step_at(own_policy, ragged, lr=3e-4)
+    assert 1e-4 < got["relative_update"] < 1e-2
+    assert got["kl"] > 1e-6
+    assert stood_still("irl", got, 3e-4, "float32", still=1e-6) is None
+
+
+def test_in_bfloat16_the_papers_lr_leaves_nearly_every_weight(own_policy, ragged):
+    # Neighbouring bfloat16 numbers are 2**-8 apart relatively: a change of 2e-9 rounds away, except
+    # for weights that are nearly zero themselves: here the 32 of the padding token, which
+    # start at 0, and next to none of those drawn with deviation 0.2.
+    own_policy.model.to(torch.bfloat16)
+    got = step_at(own_policy, ragged, lr=5e-10)
+    total = sum(p.numel() for p in own_policy.model.parameters())
+    assert got["weights_changed"] * total <= 34
+    assert "bfloat16" in stood_still("irl", got, 5e-10, "bfloat16", still=1e-6)
+
+
+def test_no_part_is_no_step(own_policy):
+    optimizer = make_optimizer(own_policy.model, 0.1, (0.9, 0.999), 1e-8, 0.5)
+    meter = Meter(own_policy.model, None)
+    sums = optimizer_step(
+        own_policy.model,
+        optimizer,
+        lambda budget: iter(()),
+        Budget(1000),
+        lambda rows, logp, entropy: (logp.sum(), {}),
+        temperature=1.0,
+        max_grad_norm=1.0,
+    )
+    assert sums == {}
+    assert meter.read()["weights_changed"] == 0.0  # not even by weight decay
+
+
+def test_gradient_is_clipped_to_its_norm(own_policy, ragged):
+    # With lr 1 and plain SGD the step is the clipped gradient: its length is max_grad_norm.
+    model = own_policy.model
+    before = [p.detach().clone() for p in model.parameters()]
+    sums = optimizer_step(
+        model,
+        torch.optim.SGD(model.parameters(), lr=1.0),
+        lambda budget: micro_batches(*ragged, own_policy.pad_id, budget),
+        Budget(20),
+        lambda rows, logp, entropy: (-logp.sum(), {"tokens": rows.mask_BT.sum()}),
+        temperature=1.0,
+        max_grad_norm=0.5,
+    )
+    moved = [
+        float((p.detach() - b).norm()) for p, b in zip(model.parameters(), before, strict=True)
+    ]
+    assert np.linalg.norm(moved) == pytest.approx(0.5, rel=1e-4)
+    assert sums["grad_norm"] > 0.5
+    assert sums["tokens"] == 25
+
+
+def sgd_step(policy, ragged, budget, fails=0):
+    """One step of plain SGD on the fixture's cross-entropy; the first passes run out of memory."""
+    left = [fails]
+
+    def part_loss(rows, logp, entropy):
+        if left[0]:
+            logp.sum().backward()  # a part of the gradient is there when memory runs out
+            left[0] -= 1
+            raise torch.OutOfMemoryError
+        return -logp.sum(), {}
+
+    sums = optimizer_step(
+        policy.model,
+        torch.optim.SGD(policy.model.parameters(), lr=0.1),
+        lambda tokens: micro_batches(*ragged, policy.pad_id, tokens),
+        budget,
+        part_loss,
+        temperature=1.0,
+        max_grad_norm=1.0,
+    )
+    return sums, [p.detach().clone() for p in policy.model.parameters()]
+
+
+def test_memory_that_runs_out_halves_the_passes_and_the_step_is_the_same(own_policy, ragged):
+    start = {k: v.clone() for k, v in own_policy.model.state_dict().items()}
+    _, want = sgd_step(own_policy, ragged, Budget(80))
+    own_policy.model.load_state_dict(start)
+    budget = Budget(80)
+    sums, got = sgd_step(own_policy, ragged, budget, fails=2)
+    assert budget.tokens == 20  # 80 halved twice
+    assert sums["out_of_memory"] == 2
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_sequence_that_never_fits_is_a_failed_run(own_policy, ragged):
+    with pytest.raises(RunFailed, match=r"model\.checkpointing"):
+        sgd_step(own_policy, ragged, Budget(4), fails=10)

@@ -1,0 +1,165 @@
+"""The page as text: whole, offline, safe, and honest about what is missing."""
+
+import base64
+import hashlib
+import json
+import re
+
+import numpy as np
+import pytest
+from made_runs import DAMAGE, SCRIPT, make_comparison, make_run
+
+from sps.errors import UserError
+from sps.report.explorer import explorer_data
+from sps.report.markup import safe_json
+from sps.report.page import fill, write_report
+from sps.report.study import load_study
+
+
+def _written(folders, tmp_path) -> str:
+    path = write_report(folders, tmp_path / "out" / "report.html", checkpoints=False)
+    return path.read_text(encoding="utf-8")
+
+
+def _json(html: str, id: str):
+    text = re.search(rf'<script type="application/json" id="{id}">(.*?)</script>', html, re.S)[1]
+    return json.loads(text)
+
+
+@pytest.fixture(scope="module")
+def hostile_page(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hostile")
+    return _written([make_run(folder / "run", name=SCRIPT, hostile=True)], folder)
+
+
+def test_page_has_every_section_of_a_run(tmp_path):
+    html = _written([make_run(tmp_path / "run")], tmp_path)
+    for section in (
+        "results",
+        "training",
+        "squeeze",
+        "questions",
+        "cost",
+        "theory",
+        "trajectories",
+    ):
+        assert f'<section id="{section}">' in html
+    figures = _json(html, "figures")
+    wanted = {"passk", "train-reward", "train-entropy", "train-logprob", "train-grad_norm", "meter"}
+    wanted |= {"verdicts-0", "greedy", "collision", "likelihood-0", "buckets", "steps-1", "steps-8"}
+    wanted |= {"cost", "simulator", "repeated"}
+    assert wanted <= set(figures)
+    moved = {t["name"]: t["y"] for t in figures["moved"]["data"]}
+    assert moved == {"made RL": [1.0, 1.0], "made IRL": [-0.5, -0.5]}  # points, as the meter has it
+
+
+def test_page_loads_nothing(hostile_page):
+    head = hostile_page[: hostile_page.index("</head>")]
+    assert "default-src 'none'" in head
+    assert not re.search(
+        r"<(script|link|img|iframe)[^>]+(src|href)=[\"']?(https?:)?//", hostile_page
+    )
+
+
+def test_policy_names_exactly_the_scripts_of_the_page(hostile_page):
+    scripts = re.findall(r"<script>(.*?)</script>", hostile_page, re.S)
+    digests = {base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts}
+    assert set(re.findall(r"'sha256-([^']+)'", hostile_page)) == digests
+    assert len(scripts) == 4
+
+
+def test_hostile_text_is_only_ever_escaped(hostile_page):
+    assert SCRIPT not in hostile_page
+    assert "<img src=x" not in hostile_page
+    assert "&lt;script&gt;window.pwned=1" in hostile_page  # the title and the warning show it
+
+
+def test_safe_json_cannot_end_its_element():
+    text = safe_json({"a": "</script><!--", "b": "\u2028&", "c": float("nan")})
+    assert not set("<>&\u2028") & set(text)
+    assert json.loads(text) == {"a": "</script><!--", "b": "\u2028&", "c": None}
+
+
+def test_fields_are_not_read_as_templates():
+    assert fill("{{a}} {{b}}", {"a": "{{b}}", "b": r"\1"}) == r"{{b}} \1"
+
+
+@pytest.mark.parametrize("damage", [d for d in DAMAGE if d != "no folder at all"])
+def test_report_of_a_damaged_run_says_what_is_missing(tmp_path, damage):
+    folder = make_run(tmp_path / "run")
+    DAMAGE[damage](folder)
+    html = _written([folder], tmp_path)
+    assert '<details class="alert missing"' in html
+    assert '<section id="theory">' in html
+
+
+def test_report_of_no_folder_is_the_users_error(tmp_path):
+    with pytest.raises(UserError, match="no such folder"):
+        load_study([tmp_path / "nowhere"])
+    with pytest.raises(UserError, match="at least one"):
+        load_study([])
+
+
+def test_comparison_has_the_frontier_with_bars_both_ways(tmp_path):
+    html = _written([make_comparison(tmp_path / "compare")], tmp_path)
+    dots = [t for t in _json(html, "figures")["frontier"]["data"] if "error_x" in t]
+    assert {t["name"] for t in dots} == {"base", "grpo", "sps", "grpo@3"}
+    results = json.loads((tmp_path / "compare" / "results.json").read_text())
+    for dot in dots:
+        mean, low, high = results["methods"][dot["name"]]["pass_at_k"]["16"]
+        assert dot["y"] == [mean]
+        assert dot["error_y"]["array"] == [pytest.approx(high - mean)]
+        assert dot["error_y"]["arrayminus"] == [pytest.approx(mean - low)]
+    assert 'id="table-paired-table"' in html
+    assert 'id="table-ablation"' in html
+    assert "grpo raised Pass@1 from" in html
+    assert "points of Pass@16" in html
+
+
+def test_comparison_with_broken_results_still_reports_its_runs(tmp_path):
+    folder = make_comparison(tmp_path / "compare")
+    (folder / "results.json").write_text("{")
+    study = load_study([folder])
+    assert [s.name for s in study.subjects] == ["grpo", "sps"]
+    assert "results.json cannot be read" in study.missing[0][1]
+    assert "results.json cannot be read" in _written([folder], tmp_path)
+
+
+def test_runs_side_by_side_are_paired_by_question(tmp_path):
+    first, second = make_run(tmp_path / "a"), make_run(tmp_path / "b")
+    scores = json.loads((second / "evals" / "test.json").read_text())
+    scores["per_question"] = dict.fromkeys(scores["per_question"], scores["n"])
+    (second / "evals" / "test.json").write_text(json.dumps(scores))
+    study = load_study([first, second])
+    assert [s.name for s in study.subjects] == ["made", "made (b)"]
+    one = next(p for p in study.paired if p["k"] == 1)
+    counts = np.array(list(study.subjects[0].counts[0][0].values()))
+    assert one["delta"][0] == pytest.approx(1 - counts.mean() / 16)
+    assert one["verdict"] == "better"
+
+
+def test_explorer_draws_whole_groups_up_to_its_limit(tmp_path):
+    study = load_study([make_run(tmp_path / "run", steps=10, prompts=3, n=4)])
+    data = explorer_data(study, most=50)
+    assert (data["shown"], data["total"]) == (48, 120)  # 12 whole groups of 4
+    step = np.frombuffer(base64.b64decode(data["column"]["step"]["base64"]), "<u4")
+    question = np.frombuffer(base64.b64decode(data["column"]["question"]["base64"]), "<u4")
+    _, sizes = np.unique(step * 100 + question, return_counts=True)
+    assert set(sizes) == {4}
+
+
+def test_explorer_keeps_probabilities_to_a_twentieth_of_a_nat(tmp_path):
+    study = load_study([make_run(tmp_path / "run", steps=2, prompts=1, n=2)])
+    data = explorer_data(study)
+    table = study.subjects[0].runs[0].rollouts(["step", "group", "sample", "logprobs"])
+    rows = sorted(table.to_pylist(), key=lambda r: (r["step"], r["group"], r["sample"]))
+    stored = np.frombuffer(base64.b64decode(data["column"]["logq"]["base64"]), "u1")
+    exact = np.concatenate([r["logprobs"] for r in rows])
+    assert np.abs(stored / 20 + exact).max() <= 0.025 + 1e-6
+
+
+def test_tokens_are_shown_as_text_and_without_a_tokenizer_as_numbers(tmp_path):
+    folder = make_run(tmp_path / "run")
+    assert " 5" in explorer_data(load_study([folder]))["words"]
+    DAMAGE["checkpoints gone"](folder)
+    assert all(w.startswith(" #") for w in explorer_data(load_study([folder]))["words"])

@@ -1,0 +1,194 @@
+"""The rollout store: nothing lost, nothing twice, readable by anyone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from sps.store.rollouts import RolloutStore, to_arrays
+from sps.types import Rollout, Verdict
+
+
+def rollouts(step: int, groups: int = 2, samples: int = 3) -> list[Rollout]:
+    """Sample s of group g: tokens [g, s, step], each of log-probability -(10 g + s + step / 10)."""
+    return [
+        Rollout(
+            problem_id=f"p{group}",
+            prompt_ids=np.array([7, 8], dtype=np.int32),
+            ids=np.array([group, sample, step][: 3 - sample % 2], dtype=np.int32),
+            logprobs=np.full(3 - sample % 2, -(10 * group + sample + step / 10), dtype=np.float32),
+            reward=float(sample == 0),
+            verdict=Verdict("correct", 1.0, "correct", "9")
+            if sample == 0
+            else Verdict("wrong", 0.0, "wrong_target", "8"),
+            step=step,
+            policy_version=step - 1,
+            group=group,
+            sample=sample,
+            finished=sample != 2,
+        )
+        for group in range(groups)
+        for sample in range(samples)
+    ]
+
+
+def keys(table) -> list[tuple[int, int, int]]:
+    columns = (table[c].to_pylist() for c in ("step", "group", "sample"))
+    return sorted(zip(*columns, strict=True))
+
+
+def all_keys(*steps: int) -> list[tuple[int, int, int]]:
+    return [(step, group, sample) for step in steps for group in range(2) for sample in range(3)]
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = RolloutStore(tmp_path / "rollouts")
+    for step in (1, 2, 3, 4):
+        store.append(step, rollouts(step))
+    return store
+
+
+def test_what_was_appended_is_read_back(store):
+    row = next(
+        r for r in store.read().to_pylist() if (r["step"], r["group"], r["sample"]) == (2, 1, 1)
+    )
+    assert row["problem_id"] == "p1"
+    assert row["policy_version"] == 1
+    assert row["prompt_ids"] == [7, 8]
+    assert row["ids"] == [1, 1]
+    assert row["logprobs"] == pytest.approx([-11.2, -11.2], rel=1e-6)
+    assert row["mean_logprob"] == pytest.approx(-11.2, rel=1e-6)
+    assert row["sum_logprob"] == pytest.approx(-22.4, rel=1e-6)
+    assert (row["length"], row["finished"], row["reward"]) == (2, True, 0.0)
+    assert (row["verdict"], row["detail"], row["answer"]) == ("wrong", "wrong_target", "8")
+    assert row["kept"] is False
+
+
+def test_steps_are_read_by_range(store):
+    assert keys(store.read(2, 3)) == all_keys(2, 3)
+    assert keys(store.read()) == all_keys(1, 2, 3, 4)
+    assert keys(store.light(4, 9)) == all_keys(4)
+    assert "ids" not in store.light(1, 4).column_names
+
+
+def test_appending_a_step_again_replaces_it(store):
+    store.append(4, rollouts(4, groups=1))
+    assert keys(store.read(4, 4)) == [(4, 0, 0), (4, 0, 1), (4, 0, 2)]
+
+
+def test_close_phase_merges_marks_and_orders_by_likelihood(store):
+    kept = {(1, 0, 2), (2, 1, 0)}
+    store.close_phase(1, 2, kept)
+    assert keys(store.read()) == all_keys(1, 2, 3, 4)
+    table = store.read(1, 2)
+    assert keys(table.filter(table["kept"])) == sorted(kept)
+    assert sorted(p.name for p in store.folder.iterdir()) == [
+        "phase-000001-000002.parquet",
+        "step-000003.parquet",
+        "step-000004.parquet",
+    ]
+    likelihood = pq.read_table(store.folder / "phase-000001-000002.parquet")["mean_logprob"]
+    assert likelihood.to_pylist() == sorted(likelihood.to_pylist())
+
+
+def test_read_below_a_likelihood(store):
+    store.close_phase(1, 2, set())
+    # Group 1 is at -10 and lower, group 0 at -2.4 and higher.
+    assert keys(store.read(below=-9.0)) == [k for k in all_keys(1, 2, 3, 4) if k[1] == 1]
+    assert len(store.read(below=-100.0)) == 0
+
+
+def test_read_below_a_likelihood_skips_row_groups(tmp_path, monkeypatch):
+    monkeypatch.setattr("sps.store.rollouts._ROW_GROUP", 6)
+    store = RolloutStore(tmp_path / "rollouts")
+    store.append(1, rollouts(1, groups=6))
+    store.close_phase(1, 1, set())
+    file = pq.ParquetFile(store.folder / "phase-000001-000001.parquet")
+    column = file.schema_arrow.get_field_index("mean_logprob")
+    spans = [file.metadata.row_group(i).column(column).statistics for i in range(3)]
+    # 18 rows ordered by likelihood, 6 a row group: spans do not overlap, so a reader that wants
+    # the least likely third looks at one of them.
+    assert [file.metadata.row_group(i).num_rows for i in range(3)] == [6, 6, 6]
+    assert spans[0].max < spans[1].min <= spans[1].max < spans[2].min
+
+
+def test_a_merge_that_was_cut_short_shows_nothing_twice(store):
+    before = {p.name: p.read_bytes() for p in store.folder.glob("step-*.parquet")}
+    store.close_phase(1, 3, {(1, 0, 0)})
+    for (
+        name,
+        content,
+    ) in before.items():  # killed after the merged file was there, before the rest went
+        (store.folder / name).write_bytes(content)
+    assert keys(store.read()) == all_keys(1, 2, 3, 4)
+    store.close_phase(1, 3, {(2, 0, 0)})  # and the resumed run merges again
+    assert keys(store.read()) == all_keys(1, 2, 3, 4)
+    table = store.read()
+    assert keys(table.filter(table["kept"])) == [(2, 0, 0)]
+
+
+def test_a_half_written_file_is_not_read(store):
+    (store.folder / "step-000005.draft").write_bytes(b"PAR1 half")
+    assert keys(store.read()) == all_keys(1, 2, 3, 4)
+
+
+def test_forget_after_drops_later_steps(store):
+    store.forget_after(2)
+    assert keys(store.read()) == all_keys(1, 2)
+    store.append(3, rollouts(3))
+    assert keys(store.read()) == all_keys(1, 2, 3)
+
+
+def test_forget_after_cuts_back_a_closed_phase(store):
+    store.close_phase(1, 3, {(1, 0, 0)})
+    store.forget_after(2)
+    assert keys(store.read()) == all_keys(1, 2)
+
+
+def test_a_phase_closed_again_after_a_cut_shows_nothing_twice(store):
+    # Checkpoint at 2, phase 1-3 closed, killed; resumed at 2, 3 drawn again, phase closed again.
+    store.close_phase(1, 3, {(1, 0, 0)})
+    store.forget_after(2)
+    store.append(3, rollouts(3))
+    store.close_phase(1, 3, {(3, 0, 0)})
+    assert keys(store.read()) == all_keys(1, 2, 3)
+    table = store.read()
+    assert keys(table.filter(table["kept"])) == [(3, 0, 0)]
+    store.append(4, rollouts(4))
+    store.close_phase(4, 4, set())
+    assert keys(store.read()) == all_keys(1, 2, 3, 4)
+
+
+def test_a_cut_that_was_cut_short_shows_nothing_twice(store):
+    store.close_phase(1, 3, set())
+    whole = (store.folder / "phase-000001-000003.parquet").read_bytes()
+    store.forget_after(2)
+    (store.folder / "phase-000001-000003.parquet").write_bytes(whole)  # killed before it went
+    assert keys(store.read()) == all_keys(1, 2, 3)
+    store.forget_after(2)
+    assert keys(store.read()) == all_keys(1, 2)
+
+
+def test_any_parquet_tool_reads_it(store):
+    store.close_phase(1, 2, {(1, 1, 1)})
+    rows = [r for path in store.folder.glob("*.parquet") for r in pq.read_table(path).to_pylist()]
+    assert len(rows) == 24
+    assert {r["verdict"] for r in rows} == {"correct", "wrong"}
+    assert sum(r["kept"] for r in rows) == 1
+
+
+def test_empty_store_reads_as_an_empty_table(tmp_path):
+    store = RolloutStore(tmp_path / "new")
+    assert len(store.read()) == 0
+    assert store.light(1, 5).column_names[0] == "step"
+    store.close_phase(1, 5, set())
+    assert not list(store.folder.iterdir())
+
+
+def test_to_arrays_keeps_rows_apart(store):
+    table = store.read(1, 2)
+    for part in (table, table.slice(3, 5), table.filter(table["finished"])):
+        arrays = [a.tolist() for a in to_arrays(part, "ids")]
+        assert arrays == part["ids"].to_pylist()

@@ -1,0 +1,185 @@
+"""Recipes: closed, frozen, merged, overridden; every error names the key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pydantic
+import pytest
+
+from sps.config import Recipe, dump_recipe, load_recipe, parse_recipe
+from sps.errors import UserError
+
+RECIPES = sorted((Path(__file__).parents[2] / "recipes").rglob("*.yaml"))
+
+
+@pytest.fixture
+def write(tmp_path):
+    def _write(text: str, name: str = "recipe.yaml") -> Path:
+        (tmp_path / name).write_text(text)
+        return tmp_path / name
+
+    return _write
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "hint"),
+    [
+        ("sed: 1", "sed", "'seed'"),
+        ("rl: {stepz: 3}", "rl.stepz", "'steps'"),
+        ("rl: {optimizer: {weightdecay: 0}}", "rl.optimizer.weightdecay", "'weight_decay'"),
+        (
+            "rl: {algorithm: {type: dapo, max_resample: 3}}",
+            "rl.algorithm.dapo.max_resample",
+            "'max_resample_times'",
+        ),
+        # eps_high belongs to DAPO and GSPO alone: GRPO's nearest key is its own.
+        ("rl: {algorithm: {type: grpo, eps_hig: 3}}", "rl.algorithm.grpo.eps_hig", "'eps'"),
+        ("irl: {selector: {quantil: 0.3}}", "irl.selector.quantil", "'quantile'"),
+        ("task: {numbers: 4, heigh: 3}", "task.heigh", "'high'"),
+    ],
+)
+def test_unknown_key_names_file_key_and_nearest_right_one(write, text, key, hint):
+    path = write(text)
+    with pytest.raises(UserError) as error:
+        load_recipe(path)
+    assert str(error.value) == f"{path}: {key}: no such key; did you mean {hint}?"
+
+
+def test_unknown_key_far_from_any_lists_the_known_ones(write):
+    with pytest.raises(UserError, match=r"checkpoint.zzz: no such key; known keys: every, keep$"):
+        load_recipe(write("checkpoint: {zzz: 1}"))
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("rl: {steps: 0}", r"rl.steps: .*greater than or equal to 1 \(got 0\)"),
+        ("rl: {lr: fast}", r"rl.lr: .*number.*\(got 'fast'\)"),
+        ("rl: {algorithm: {type: ppo}}", r"rl.algorithm: .*'ppo'.*'grpo'.*'gspo'"),
+        ("irl: {keep: 9}", r"irl.keep \(9\) is above rollout.n \(8\)"),
+        ("task: {low: 5, high: 3}", r"task: low \(5\) is above high \(3\)"),
+        ("model: {dtype: float16}", r"model.dtype: .*'float32' or 'bfloat16' \(got 'float16'\)"),
+        ("rollout: {temperature: 0}", r"rollout.temperature: .*greater than 0"),
+        ("[1, 2]", r"a recipe is a mapping of keys to values, not list"),
+        ("", r"a recipe is a mapping of keys to values, not NoneType"),
+        ("rl: {steps: 3", r"is not valid YAML"),
+        ("seed: 1\nseed: 2", r"line 2 is not valid YAML: .*'seed' is given twice"),
+        ("rl:\n  lr: 1\n  lr: 2", r"line 3 is not valid YAML: .*'lr' is given twice"),
+        ("{a: 1}: 2", r"is not valid YAML"),
+        ("extends: nowhere.yaml", r"nowhere.yaml: no such recipe"),
+    ],
+)
+def test_bad_recipe_is_a_user_error_that_says_what_is_wrong(write, text, wanted):
+    with pytest.raises(UserError, match=f"(?s){wanted}"):
+        load_recipe(write(text))
+
+
+def test_every_fault_is_reported_at_once(write):
+    with pytest.raises(UserError) as error:
+        load_recipe(write("rl: {steps: 0, lr: -1}\nsed: 2"))
+    for key in ("rl.steps", "rl.lr", "sed"):
+        assert key in str(error.value)
+
+
+def test_missing_recipe_is_a_user_error(tmp_path):
+    with pytest.raises(UserError, match=r"absent.yaml: no such recipe"):
+        load_recipe(tmp_path / "absent.yaml")
+
+
+def test_recipe_is_frozen():
+    with pytest.raises(pydantic.ValidationError, match="frozen"):
+        Recipe().rl.steps = 5
+
+
+def test_extends_merges_and_the_top_wins(write):
+    write("seed: 3\nrl: {steps: 7, lr: 1e-3}\nirl: {keep: 2}", "base.yaml")
+    got = load_recipe(write("extends: base.yaml\nrl: {lr: 2e-3}"))
+    assert (got.seed, got.rl.steps, got.rl.lr, got.irl.keep) == (3, 7, 2e-3, 2)
+
+
+def test_extends_drops_the_old_types_keys_when_the_type_changes(write):
+    write("rl: {algorithm: {type: dapo, max_resample_times: 5, eps: 0.1}, steps: 9}", "base.yaml")
+    got = load_recipe(write("extends: base.yaml\nrl: {algorithm: {type: gspo}}"))
+    assert got.rl.algorithm.type == "gspo"
+    assert got.rl.algorithm.eps == 3e-4  # GSPO's own default, not DAPO's 0.1
+    assert got.rl.steps == 9
+
+
+def test_extends_keeps_keys_of_the_same_type(write):
+    write("rl: {algorithm: {type: dapo, max_resample_times: 5}}", "base.yaml")
+    got = load_recipe(write("extends: base.yaml\nrl: {algorithm: {type: dapo, eps: 0.1}}"))
+    assert (got.rl.algorithm.max_resample_times, got.rl.algorithm.eps) == (5, 0.1)
+
+
+def test_extends_chains_relative_to_each_file(write, tmp_path):
+    (tmp_path / "deep").mkdir()
+    write("seed: 1\nname: a", "a.yaml")
+    write("extends: ../a.yaml\nname: b", "deep/b.yaml")
+    got = load_recipe(write("extends: deep/b.yaml\nthreads: 2"))
+    assert (got.seed, got.name, got.threads) == (1, "b", 2)
+
+
+def test_circular_extends_is_refused(write):
+    write("extends: recipe.yaml", "other.yaml")
+    with pytest.raises(UserError, match="goes in a circle"):
+        load_recipe(write("extends: other.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("item", "read", "value"),
+    [
+        ("rl.lr=1e-6", lambda r: r.rl.lr, 1e-6),
+        ("rl.lr=5e-10", lambda r: r.rl.lr, 5e-10),
+        ("rl.lr=2.5E-4", lambda r: r.rl.lr, 2.5e-4),
+        ("rl.lr=1", lambda r: r.rl.lr, 1.0),
+        ("model.path=/some/1e-6", lambda r: r.model.path, "/some/1e-6"),
+        ("model.path=null", lambda r: r.model.path, None),
+        ("evaluation.final=false", lambda r: r.evaluation.final, False),
+        ("rl.algorithm={type: gspo, eps: 1e-3}", lambda r: r.rl.algorithm.eps, 1e-3),
+        ("rl.optimizer.betas=[0.5, 0.6]", lambda r: r.rl.optimizer.betas, (0.5, 0.6)),
+        ("name=a=b", lambda r: r.name, "a=b"),
+    ],
+)
+def test_set_reads_values_as_yaml(write, item, read, value):
+    assert read(load_recipe(write("seed: 0"), [item])) == value
+
+
+def test_number_without_point_is_a_float_in_the_file_too(write):
+    assert load_recipe(write("rl: {lr: 1e-6}")).rl.lr == 1e-6
+
+
+def test_set_of_a_type_drops_the_old_types_keys(write):
+    path = write("rl: {algorithm: {type: dapo, max_resample_times: 5}}")
+    got = load_recipe(path, ["rl.algorithm.type=grpo", "rl.algorithm.beta=0.5"])
+    assert (got.rl.algorithm.type, got.rl.algorithm.beta) == ("grpo", 0.5)
+
+
+def test_set_of_the_same_type_drops_nothing(write):
+    path = write("task: {train: 50}\nirl: {selector: {quantile: 0.3}}")
+    got = load_recipe(path, ["task.type=countdown", "irl.selector.type=l2te"])
+    assert (got.task.train, got.irl.selector.quantile) == (50, 0.3)
+
+
+@pytest.mark.parametrize("item", ["rl.lr", "=3", "seed.deep=3", "rl.lr=[1"])
+def test_set_that_makes_no_sense_is_a_user_error(write, item):
+    with pytest.raises(UserError, match="--set"):
+        load_recipe(write("seed: 0"), [item])
+
+
+def test_set_of_an_unknown_key_names_the_nearest(write):
+    with pytest.raises(UserError, match=r"rl.stesp: no such key; did you mean 'steps'\?"):
+        load_recipe(write("seed: 0"), ["rl.stesp=3"])
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
+def test_recipe_survives_dump_and_load(path, tmp_path):
+    recipe = load_recipe(path)
+    (tmp_path / "again.yaml").write_text(dump_recipe(recipe))
+    assert load_recipe(tmp_path / "again.yaml") == recipe
+
+
+@pytest.mark.parametrize("kind", ["grpo", "dr_grpo", "dapo", "gspo"])
+def test_every_algorithm_survives_dump_and_load(kind, write):
+    recipe = parse_recipe({"rl": {"algorithm": {"type": kind}, "lr": 5e-10}}, "here")
+    assert load_recipe(write(dump_recipe(recipe))) == recipe
