@@ -315,15 +315,21 @@ def _explain(error: ValidationError, source: str) -> str:
             message = fault["msg"].removeprefix("Value error, ")
             got = fault.get("input")
             shown = f" (got {got!r})" if isinstance(got, str | int | float | bool | None) else ""
-            lines.append(f"{'.'.join(place) or 'recipe'}: {message}{shown}")
+            lines.append(f"{_name(place) or 'recipe'}: {message}{shown}")
     return f"{source}: " + "; ".join(lines)
+
+
+def _name(place: Sequence[str]) -> str:
+    """A key as people write it. A task's type may be left out, so its tag is no part of the name."""
+    tagged = place[:1] == ["task"] and len(place) > 1
+    return ".".join([place[0], *place[2:]] if tagged else place)
 
 
 def _unknown_key(place: list[str]) -> str:
     known = _keys_at(place[:-1])
     near = difflib.get_close_matches(place[-1], known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known))}"
-    return f"{'.'.join(place)}: no such key; {hint}"
+    return f"{_name(place)}: no such key; {hint}"
 
 
 def _keys_at(place: Sequence[str]) -> list[str]:

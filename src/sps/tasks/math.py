@@ -242,9 +242,9 @@ def _clearly_different(a: Any, b: Any) -> bool:
         return False
     try:
         x, y = (_at_a_point(expression) for expression in (a, b))
+        return abs(x - y) > 1e-3 * max(1.0, abs(x), abs(y))  # nan compares false
     except (TypeError, ValueError, OverflowError, AttributeError, ZeroDivisionError):
         return False
-    return abs(x - y) > 1e-3 * max(1.0, abs(x), abs(y))  # nan compares false
 
 
 def _at_a_point(expression: sympy.Expr) -> complex:
@@ -262,9 +262,9 @@ def _far_apart(a: Any, b: Any) -> bool:
         return False
     try:
         x, y = (complex(cast(Any, number.doit().evalf(30))) for number in (a, b))
+        size = max(abs(x), abs(y))
     except (TypeError, ValueError, OverflowError, AttributeError):
         return False
-    size = max(abs(x), abs(y))
     # Above that, rounding to 6 places leaves digits enough.
     return 0 < size < 1e-3 and abs(x - y) > 1e-3 * size
 
