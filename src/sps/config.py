@@ -320,7 +320,7 @@ def _explain(error: ValidationError, source: str) -> str:
 
 
 def _name(place: Sequence[str]) -> str:
-    """A key as people write it. A task's type may be left out, so its tag is no part of the name."""
+    """A key as people write it: without the tag of a task, whose type may be left out."""
     tagged = place[:1] == ["task"] and len(place) > 1
     return ".".join([place[0], *place[2:]] if tagged else place)
 

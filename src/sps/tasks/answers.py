@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*(?=\{)|\\boxed\s+(?=\S)")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _JOINT = re.compile(r"\b(?:and|or)\b|[,;]")
 _LONE_LETTER = re.compile(
     r"\\(?:mathrm|text|textrm|mathit|textit|rm|operatorname)\s*\{\s*([a-zA-Z])\s*\}"
@@ -67,30 +68,30 @@ def boxes(text: str) -> list[tuple[int, int, str]]:
 
     A box inside another is part of the outer one. A box that is never closed is not an answer.
     """
-    found, at = [], 0
-    while match := _BOX.search(text, at):
-        end = closing_brace(text, match.end())
-        if end is None:
-            at = match.end()
+    found: list[tuple[int, int, str]] = []
+    starts = list(_BOX.finditer(text))
+    closing = _closing_braces(text) if starts else {}
+    for match in starts:
+        begin = match.end()
+        if found and match.start() < found[-1][1]:
             continue
-        inside = text[match.end() + 1 : end - 1] if text[match.end()] == "{" else text[match.end()]
-        found.append((match.start(), end, inside))
-        at = end
+        if text[begin] != "{":
+            found.append((match.start(), begin + 1, text[begin]))
+        elif begin in closing:
+            found.append((match.start(), closing[begin], text[begin + 1 : closing[begin] - 1]))
     return found
 
 
-def closing_brace(text: str, start: int) -> int | None:
-    """Just past the brace that closes the one at `start`; past one character if none is there."""
-    if start >= len(text):
-        return None
-    if text[start] != "{":
-        return start + 1
-    depth = 0
-    for match in re.compile(r"\\.|[{}]", re.DOTALL).finditer(text, start):
-        depth += {"{": 1, "}": -1}.get(match.group(), 0)
-        if depth == 0:
-            return match.end()
-    return None
+def _closing_braces(text: str) -> dict[int, int]:
+    """For each brace that is closed, the place just past the one that closes it; in one pass, for
+    texts may hold thousands that are not."""
+    closing, open_at = {}, []
+    for match in _BRACE.finditer(text):
+        if match.group() == "{":
+            open_at.append(match.start())
+        elif match.group() == "}" and open_at:
+            closing[open_at.pop()] = match.end()
+    return closing
 
 
 def last_boxes(text: str) -> list[str]:
@@ -209,7 +210,7 @@ def nesting(text: str) -> int:
 def balanced(latex: str) -> bool:
     """Whether every brace is closed."""
     depth = 0
-    for match in re.finditer(r"\\.|[{}]", latex, re.DOTALL):
+    for match in _BRACE.finditer(latex):
         depth += {"{": 1, "}": -1}.get(match.group(), 0)
         if depth < 0:
             return False
