@@ -117,13 +117,15 @@ def collect(
                 tally.solved = len(solved)
         watch(tally)
 
-    for written in texts.write(asks, sampling) if asks else ():
-        problem = problems[written.index]
-        future = verifier.submit(problem, written.text, written.finished)
-        waiting.append((_row(problem, written), future))
-        settle(at_most=_WAITING)
-    settle(at_most=0)
-    store.flush()
+    try:
+        for written in texts.write(asks, sampling) if asks else ():
+            problem = problems[written.index]
+            future = verifier.submit(problem, written.text, written.finished)
+            waiting.append((_row(problem, written), future))
+            settle(at_most=_WAITING)
+    finally:  # an endpoint that fails half way, too, leaves what it answered
+        settle(at_most=0)
+        store.flush()
     return rows
 
 

@@ -6,6 +6,7 @@ the pool's workers import this module.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from sps.tasks.numbers import exact
 from sps.tasks.prompts import BOXED, Prompt, render
 from sps.types import Problem, Verdict
 
+# It warns that it has no time limit of its own: ours is outside of it.
+logging.getLogger("math_verify").setLevel(logging.ERROR)
 _LONGEST = 2000  # characters of an answer that are read as one
 _DEEPEST = 16  # nested brackets; sympy needs seconds for 15 nested fractions, hours for 30
 _TAIL = 6000  # characters at the end of a text without a box that are searched for an answer

@@ -58,7 +58,6 @@ def test_an_interrupted_collection_goes_on_and_draws_nothing_twice(tmp_path):
     store = EvalStore(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         run(store, first)
-    store.flush()
     rows = run(EvalStore(tmp_path), second)
     assert len(first.drawn) == 7
     assert not set(first.drawn) & set(second.drawn)
