@@ -10,6 +10,7 @@ its batch goes back to the head of the queue, and a new worker starts. A worker 
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import selectors
@@ -93,6 +94,7 @@ class VerifierPool:
         # started it, so it must be one that lives as long as the pool.
         self._thread = threading.Thread(target=self._run, name="verifier-pool", daemon=True)
         self._thread.start()
+        atexit.register(self.close)
 
     def submit(self, problem: Problem, text: str, finished: bool) -> Future[Verdict]:
         """Queue one sample; waits while the queue is full. The future never holds an exception."""
@@ -108,6 +110,7 @@ class VerifierPool:
 
     def close(self) -> None:
         """End every worker; samples still waiting are 'crashed', so nobody waits for ever."""
+        atexit.unregister(self.close)
         with self._lock:
             if self._closing:
                 return
