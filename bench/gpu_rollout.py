@@ -41,7 +41,8 @@ def build(shape: dict) -> Any:
     torch.manual_seed(0)
     kind = shape["model_type"]
     config = AutoConfig.for_model(kind, **{k: v for k, v in shape.items() if k != "model_type"})
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).cuda().eval()
+    with torch.device("cuda"):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     model.compute_dtype = torch.bfloat16
     return model
 
@@ -114,20 +115,19 @@ def transformers_side(model: Any, prompts: list, n: int, new: int) -> Callable[[
 
 def main() -> None:
     """All work of the shapes asked for."""
-    rows = []
     for name in sys.argv[1:] or list(WORK):
+        rows: list[dict[str, Any]] = []
         shape, works = WORK[name]
         model = build(shape)
         llm = _vllm(model)
-        plain = AutoModelForCausalLM.from_config(model.config, dtype=torch.bfloat16).cuda().eval()
         for groups, n, prompt, new in works:
             rng = np.random.default_rng(0)
             prompts = [rng.integers(5, 40000, prompt).tolist() for _ in range(groups)]
             sides = {"native": native_side(model, prompts, n, new)}
             if llm is not None:
                 sides["vllm"] = vllm_side(llm, prompts, n, new)
-            if groups * n == 512:
-                sides["transformers"] = transformers_side(plain, prompts, n, new)
+            if llm is None:
+                sides["transformers"] = transformers_side(model, prompts, n, new)
             rates = alternate(sides, repeats=3)
             found = row(f"{name} {groups * n}", rates, "tok/s")
             seconds = groups * n * new / found["median"]["native"]
@@ -135,7 +135,8 @@ def main() -> None:
             found["share_of_floor"] = found["floor"] / seconds
             rows.append(found)
             print(f"{found['what']}: {found['share_of_floor']:.0%} of the floor", flush=True)
-    report("gpu_rollout", rows)
+            report(f"gpu_rollout_{name}", rows)
+            sys.stdout.flush()
 
 
 def _vllm(model: Any) -> Any:

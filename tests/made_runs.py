@@ -207,3 +207,27 @@ DAMAGE = {
     "tokenizer damaged": lambda f: next(f.glob("checkpoints/*/tokenizer.json")).write_text("{"),
     "checkpoints gone": lambda f: shutil.rmtree(f / "checkpoints"),
 }
+
+
+def make_policy():
+    """A Llama of one layer with random weights, and a tokenizer of three words."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from sps.policy.load import Policy
+    from sps.policy.tiny import make_tokenizer
+
+    tokenizer = make_tokenizer(["1", "2", "+"])
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        intermediate_size=16,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+    )
+    return Policy(LlamaForCausalLM(config).eval(), tokenizer, "test")

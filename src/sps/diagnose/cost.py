@@ -43,7 +43,7 @@ def cost_by_stage(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
             "per_step": seconds / steps if steps else None,
             "share": seconds / whole if whole else None,
         }
-        for stage, seconds in total.items()
+        for stage, seconds in sorted(total.items(), key=lambda item: stage_place(item[0]))
     ]
     irl = total.get("IRL update", 0.0) + total.get("select (L2TE)", 0.0)
     rl = sum(total.get(s, 0.0) for s in ("generate and verify", "generate", "verify", "RL update"))
@@ -54,6 +54,12 @@ def cost_by_stage(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "irl_over_rl": irl / rl if rl else None,
         "tokens_per_second": _speed(records),
     }
+
+
+def stage_place(stage: str) -> int:
+    """The order of the stages in a step; what was not timed comes last."""
+    order = [*STAGES.values(), stage, "not timed"]
+    return len(order) if stage == "not timed" else order.index(stage)
 
 
 def _wall(records: Sequence[dict[str, Any]]) -> float:

@@ -95,7 +95,7 @@ def expected_distinct(counts: Mapping[str, int], n: int, k: int) -> float:
 
 
 def diversity(
-    rows: Iterable[Mapping[str, Any]], pairs: int = 40, questions: int = 200, seed: int = 0
+    rows: Iterable[Mapping[str, Any]], pairs: int = 20, questions: int = 200, seed: int = 0
 ) -> dict[str, Any] | None:
     """The measures over judged samples (problem_id, text, verdict); None where there are none."""
     answers: dict[str, list[tuple[str, bool]]] = defaultdict(list)

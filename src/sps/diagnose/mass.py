@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from sps.policy.load import load_policy
 from sps.policy.logprobs import Rows, micro_batches
 
 _LARGEST = 2 * 2**30  # bytes of weights; larger checkpoints are loaded only when asked for
+_SMALL = 64 * 2**20  # bytes of weights
 _BUDGET = 8192  # padded tokens at once
 
 
@@ -66,7 +68,7 @@ def mass_moved(before: Look, after: Look) -> dict[str, float]:
 
 def checkpoint_squeeze(run: RunFolder, large: bool = False) -> list[dict[str, Any]]:
     """The base, where it is at hand, and each checkpoint: how peaked, what was moved since."""
-    stages = [*_base(run), *run.checkpoints()]
+    stages = [*base_folder(run), *run.checkpoints()]
     probe = _probe(run)
     if probe is None or not stages:
         return []
@@ -97,11 +99,12 @@ def _look_at(
         run.note(f"checkpoint {folder.name} cannot be loaded ({str(error)[:160]})")
         return None
     looks, at = [], 0
-    for rows in micro_batches(probe[0], probe[1], policy.pad_id, _BUDGET):
-        logits_NV = _logits(policy.model, rows)
-        size = len(logits_NV)
-        looks.append(look(logits_NV, None if earlier is None else earlier[at : at + size]))
-        at += size
+    with fitting_threads(policy.model):
+        for rows in micro_batches(probe[0], probe[1], policy.pad_id, _BUDGET):
+            logits_NV = _logits(policy.model, rows)
+            size = len(logits_NV)
+            looks.append(look(logits_NV, None if earlier is None else earlier[at : at + size]))
+            at += size
     earlier_N = None if earlier is None else torch.cat([x.earlier_N for x in looks])
     return Look(
         torch.cat([x.top_N for x in looks]),
@@ -109,6 +112,18 @@ def _look_at(
         torch.cat([x.entropy_N for x in looks]),
         earlier_N,
     )
+
+
+@contextmanager
+def fitting_threads(model: Any) -> Iterator[None]:
+    """One thread for a small model: more would only wait for each other on a busy machine."""
+    before = torch.get_num_threads()
+    size = sum(p.numel() * p.element_size() for p in model.parameters())
+    torch.set_num_threads(1 if size < _SMALL else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _logits(model: Any, rows: Rows) -> Tensor:
@@ -128,7 +143,7 @@ def _probe(run: RunFolder) -> list[list] | None:
     return None
 
 
-def _base(run: RunFolder) -> Iterator[tuple[int, Path]]:
+def base_folder(run: RunFolder) -> Iterator[tuple[int, Path]]:
     """The policy the run began with, when it is a folder on this machine."""
     try:
         recipe = load_recipe(run.folder / "recipe.yaml")

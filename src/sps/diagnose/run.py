@@ -23,15 +23,20 @@ from sps.diagnose.squeeze import collision, greedy_logprobs, likelihood_quantile
 _SAMPLES = 60_000  # rows of an evaluation that are read for diversity
 
 
-def diagnose(run_folder: Path, large: bool = False, checkpoints: bool = True) -> dict[str, Any]:
+def diagnose(
+    run_folder: Path, large: bool = False, checkpoints: bool = True, embeddings: bool = False
+) -> dict[str, Any]:
     """All of it; what cannot be had is said under 'missing' and never raised.
 
-    `checkpoints` loads the models (small ones, or all with `large`) to see where mass moved.
+    `checkpoints` loads the models (small ones, or all with `large`) to see where mass moved;
+    `embeddings` adds the similarity of answers under the base policy.
     """
-    return diagnose_run(read_run(Path(run_folder)), large, checkpoints)
+    return diagnose_run(read_run(Path(run_folder)), large, checkpoints, embeddings)
 
 
-def diagnose_run(run: RunFolder, large: bool = False, checkpoints: bool = True) -> dict[str, Any]:
+def diagnose_run(
+    run: RunFolder, large: bool = False, checkpoints: bool = True, embeddings: bool = False
+) -> dict[str, Any]:
     """The same for a folder that was read already."""
     parts: dict[str, Callable[[], Any]] = {
         "greedy": lambda: greedy_logprobs(run),
@@ -40,7 +45,7 @@ def diagnose_run(run: RunFolder, large: bool = False, checkpoints: bool = True) 
         "checkpoints": lambda: _mass(run, large) if checkpoints else [],
         "evaluations": lambda: [_evaluation(e) for e in run.evaluations],
         "questions": lambda: _questions(run),
-        "diversity": lambda: _diversity(run),
+        "diversity": lambda: _diversity(run, embeddings),
         "cost": lambda: cost_by_stage(run.records) if run.records else None,
         "simulation": simulate,
     }
@@ -98,19 +103,33 @@ def _questions(run: RunFolder) -> list[dict[str, Any]]:
     return out
 
 
-def _diversity(run: RunFolder) -> list[dict[str, Any]]:
+def _diversity(run: RunFolder, embeddings: bool) -> list[dict[str, Any]]:
     """Of the first and the last evaluation of each split."""
     chosen = {}
     for split in sorted({e.split for e in run.evaluations}):
         stages = run.split(split)
         chosen |= {e.name: e for e in (stages[0], stages[-1])}
+    similarity = _embedder(run) if embeddings else None
     out = []
     for e in chosen.values():
-        table = run.samples(e.name, ["problem_id", "text", "verdict"])
-        found = diversity(table.slice(0, _SAMPLES).to_pylist())
+        rows = run.samples(e.name, ["problem_id", "text", "verdict"]).slice(0, _SAMPLES).to_pylist()
+        found = diversity(rows)
         if found:
-            out.append({"name": e.name, "step": e.step, **found})
+            extra = {"cosine": similarity(rows)} if similarity else {}
+            out.append({"name": e.name, "step": e.step, **found, **extra})
     return out
+
+
+def _embedder(run: RunFolder) -> Callable[[list[dict[str, Any]]], float | None] | None:
+    from sps.diagnose.embedding import cosine_similarity
+    from sps.diagnose.mass import base_folder
+    from sps.policy.load import load_policy
+
+    for _, folder in base_folder(run):
+        policy = load_policy(str(folder))
+        return lambda rows: cosine_similarity(policy, rows)
+    run.note("the base policy is not on this machine: no embedding similarity")
+    return None
 
 
 def _mass(run: RunFolder, large: bool) -> list[dict[str, Any]]:

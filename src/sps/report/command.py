@@ -11,13 +11,15 @@ from sps.errors import UserError
 from sps.report.blocks import clean
 
 
-def diagnose_command(run: Path, out: Path | None = None, large: bool = False) -> str:
+def diagnose_command(
+    run: Path, out: Path | None = None, large: bool = False, embeddings: bool = False
+) -> str:
     """Every analysis of a run: the numbers as JSON in `out`, the gist as text to print."""
     from sps.diagnose.run import diagnose
 
     if not Path(run).is_dir():
         raise UserError(f"{run}: there is no such folder; give the folder of a run")
-    found = diagnose(run, large=large)
+    found = diagnose(run, large=large, embeddings=embeddings)
     path = Path(out) if out else Path(run) / "diagnosis.json"
     try:
         path.write_text(json.dumps(clean(found), indent=1), encoding="utf-8")
@@ -84,6 +86,11 @@ def _gist(found: dict[str, Any]) -> list[str]:
         if "gained" in q:
             gained, lost = len(q["gained"]), len(q["lost"])
             lines.append(f"  {q['before']} to {q['after']}: {gained} questions gained, {lost} lost")
+    for d in found["diversity"] or []:
+        cosine = f", cosine {100 * d['cosine']:.1f} %" if d.get("cosine") is not None else ""
+        if d["edit"] is not None:
+            similar = f"Jaccard {100 * d['jaccard']:.1f} %, edit {100 * d['edit']:.1f} %{cosine}"
+            lines.append(f"  {d['name']}: similarity of answers: {similar}")
     for g in found["greedy"] or []:
         lines.append(f"  {g['name']}: log p of greedy answers {g['greedy_logprob']:.2f}")
     for c in (c for c in found["checkpoints"] or [] if "moved" in c):

@@ -15,7 +15,8 @@ from sps.report.blocks import clean
 from sps.report.study import Study
 
 MOST_ROWS = 10_000
-_MOST_TOKENS = 1_500_000
+MOST_TOKENS = 600_000  # in all: long trajectories are shown whole, but fewer of them
+_CUT = 16_384  # tokens of one trajectory
 _PROMPT = 4000  # characters of a prompt that are shown
 _KEY = 1_000_000  # step * _KEY + group names a group
 _HEAVY = ["step", "group", "sample", "problem_id", "prompt_ids", "ids", "logprobs"]
@@ -23,14 +24,16 @@ _HEAVY += ["mean_logprob", "reward", "verdict", "detail", "answer", "kept", "fin
 _LEVELS = 20.0  # steps a nat in the stored log-probabilities: 0 to 12.75 nats in one byte
 
 
-def explorer_data(study: Study, most: int = MOST_ROWS, seed: int = 0) -> dict[str, Any] | None:
+def explorer_data(
+    study: Study, most: int = MOST_ROWS, tokens: int = MOST_TOKENS, seed: int = 0
+) -> dict[str, Any] | None:
     """Columns for the page, or None where no rollout can be read."""
     runs = [(s.name, run) for s in study.subjects for run in s.runs if run.rollout_files()]
     rows: list[dict[str, Any]] = []
     names: list[str] = []
     total = 0
     for i, (name, run) in enumerate(runs):
-        chosen, drawn = _chosen_groups(run, most // len(runs), seed + i)
+        chosen, drawn = _chosen_groups(run, most // len(runs), tokens // len(runs), seed + i)
         total += drawn
         several = sum(other == name for other, _ in runs) > 1
         names.append(f"{name} {run.folder.name}" if several else name)
@@ -42,13 +45,16 @@ def explorer_data(study: Study, most: int = MOST_ROWS, seed: int = 0) -> dict[st
     return _columns(rows[:most], names, readers, total)
 
 
-def _chosen_groups(run: RunFolder, most: int, seed: int) -> tuple[np.ndarray, int]:
-    """Keys of groups drawn at random, as many as fit into `most` rows."""
-    table = run.rollouts(["step", "group"])
+def _chosen_groups(run: RunFolder, most: int, tokens: int, seed: int) -> tuple[np.ndarray, int]:
+    """Keys of groups drawn at random, as many as fit into the rows and tokens, one at least."""
+    table = run.rollouts(["step", "group", "length"])
     key_N = table["step"].to_numpy().astype(np.int64) * _KEY + table["group"].to_numpy()
-    key_G, count_G = np.unique(key_N, return_counts=True)
+    key_G, group_N, count_G = np.unique(key_N, return_inverse=True, return_counts=True)
+    length_G = np.bincount(group_N, np.minimum(table["length"].to_numpy(), _CUT), len(key_G))
     order = np.random.default_rng(seed).permutation(len(key_G))
-    inside = np.cumsum(count_G[order]) <= most
+    fits = np.cumsum(length_G[order]) <= tokens
+    fits[:1] = True
+    inside = (np.cumsum(count_G[order]) <= most) & fits
     return np.sort(key_G[order[inside]]), len(key_N)
 
 
@@ -62,7 +68,6 @@ def _read(run: RunFolder, chosen: np.ndarray) -> Iterable[dict[str, Any]]:
 def _columns(
     rows: list[dict[str, Any]], names: list[str], readers: list[Tokenizer | None], total: int
 ) -> dict[str, Any]:
-    limit = max(64, _MOST_TOKENS // len(rows))
     questions, kinds, details, words = _Names(), _Names(), _Names(), _Names()
     ids: list[int] = []
     logq: list[np.ndarray] = []
@@ -70,11 +75,11 @@ def _columns(
     prompts: list[str] = []
     for row in rows:
         reader = row["run"] if readers[row["run"]] else -1
-        tokens = row["ids"][:limit]
+        tokens = row["ids"][:_CUT]
         if questions.add(row["problem_id"] or "") == len(prompts):
             prompts.append(_prompt(row, readers))
         ids += [words.add((reader, t)) for t in tokens]
-        logq.append(np.clip(np.round(-_LEVELS * np.array(row["logprobs"][:limit])), 0, 255))
+        logq.append(np.clip(np.round(-_LEVELS * np.array(row["logprobs"][:_CUT])), 0, 255))
         offset.append(offset[-1] + len(tokens))
     column = {
         "run": _pack([r["run"] for r in rows], "u1"),

@@ -25,7 +25,8 @@ def frontier(study: Study) -> Figure | None:
         return None
     style = marks(s.name for s in study.subjects)
     at = {s.name: (s.curve[1], s.curve[top]) for s in subjects}
-    data = [_link(at[a], at[b], style[a]) for a, b in _variants(list(at))]
+    uses = {s.name for s in subjects if not s.runs}  # of a run of another name
+    data = [_link(at[a], at[b], style[a]) for a, b in _variants(list(at)) if b in uses]
     sides = _label_sides({n: (x[0], y[0]) for n, (x, y) in at.items()})
     data += [_dot(name, x, y, style[name], sides[name]) for name, (x, y) in at.items()]
     layout: dict[str, Any] = {
@@ -261,7 +262,7 @@ def paired_table(study: Study) -> Table | None:
 
 def ablation_table(study: Study) -> Table | None:
     """SPS by number of rollouts kept of each group."""
-    if not study.ablation:
+    if len({row["keep"] for row in study.ablation}) < 2:
         return None
     ks = sorted({int(k) for row in study.ablation for k in row["pass_at_k"]})
     shown = sorted({ks[0], ks[-1], *(k for k in (8, 32) if k in ks)}) if ks else []
@@ -274,7 +275,7 @@ def ablation_table(study: Study) -> Table | None:
     return Table(
         "ablation",
         "Sampling size: rollouts kept by L2TE",
-        "The ablation of the paper has sizes 1 to 5; one row for each method with IRL steps.",
+        "The paper's ablation has sizes 1 to 5. One row for each method with IRL steps.",
         ["method", "kept", "of", "IRL lr", *(f"Pass@{k}" for k in shown)],
         rows,
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sps.diagnose.cost import cost_by_stage
+from sps.diagnose.cost import cost_by_stage, stage_place
 from sps.diagnose.read import RunFolder
 from sps.report.blocks import Figure, Table, axis, band, clean, line, percent_axis, smooth
 from sps.report.study import Study
@@ -57,7 +57,7 @@ def _curve(study: Study, field: str, title: str, note: str, share: bool) -> Figu
     several = any(len(s.runs) > 1 for s in study.trained())
     note += " Smoothed" + ("; the band spans the seeds." if several else ".")
     if layout["shapes"]:
-        note += " Dashed uprights: IRL phases."
+        note += " Dotted uprights: IRL phases."
     return Figure(f"train-{field}", title, note, data, layout, height=300)
 
 
@@ -77,7 +77,7 @@ def _binned(steps: list[int], table: list[list[float]]) -> tuple[list[float], li
 def _irl_marks(study: Study) -> list[dict[str, Any]]:
     """An upright at each step after which an IRL phase came."""
     steps = {r["step"] for s in study.subjects for run in s.runs for r in run.of_kind("irl")}
-    look = {"color": "@red/0.35", "width": 1, "dash": "dot"}
+    look = {"color": "@ochre/0.8", "width": 1.2, "dash": "dot"}
     place = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "layer": "below", "line": look}
     shown = sorted(steps)
     if len(shown) > 60:  # a comb would hide the curves
@@ -158,7 +158,8 @@ def cost_blocks(study: Study) -> list[Figure | Table | None]:
     costs = {name: c for name, c in costs.items() if c["stages"]}
     if not costs:
         return []
-    stages = list(dict.fromkeys(row["stage"] for c in costs.values() for row in c["stages"]))
+    named = {row["stage"] for c in costs.values() for row in c["stages"]}
+    stages = sorted(named, key=lambda stage: (stage_place(stage), stage))
     palette = ("blue", "teal", "violet", "ochre", "red", "green", "rose")
     data = []
     for i, stage in enumerate(stages):
@@ -178,6 +179,13 @@ def cost_blocks(study: Study) -> list[Figure | Table | None]:
         )
     layout = {
         "barmode": "stack",
+        "legend": {
+            "orientation": "h",
+            "x": 0,
+            "y": 1.02,
+            "yanchor": "bottom",
+            "traceorder": "normal",
+        },
         "xaxis": axis("seconds"),
         "yaxis": {"automargin": True, "autorange": "reversed"},
         "hovermode": "closest",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
@@ -43,14 +44,17 @@ def alerts(warnings: Sequence[tuple[str, str]], missing: Sequence[tuple[str, str
 
 
 def _alert(kind: str, title: str, said: Sequence[tuple[str, str]]) -> str:
-    """What is said of several places is said once."""
+    """What is said of several places, give or take a number, is said once."""
     places: dict[str, list[str]] = {}
+    first: dict[str, str] = {}
     for where, what in said:
-        places.setdefault(what, []).append(where)
+        shape = re.sub(r"\d[\d.e+-]*", "#", what)
+        places.setdefault(shape, []).append(where)
+        first.setdefault(shape, what)
     if not places:
         return ""
     items = "".join(
-        f"<li>{escape(_where(where))}{escape(what)}</li>" for what, where in places.items()
+        f"<li>{escape(_where(where))}{escape(first[shape])}</li>" for shape, where in places.items()
     )
     opened = " open" if kind == "warning" or len(places) <= 4 else ""
     return (

@@ -57,12 +57,12 @@ Ways = tuple[Callable[[Numbers, int], None], Callable[[], None]]
 
 def _trackio(library: Any, name: str, folder: Path, recipe: dict[str, Any]) -> Ways:
     library.init(project="sps", name=name, config=recipe)
-    # RL and IRL records share a step, and a tracker's own count must only rise: ours goes along.
-    return lambda found, step: library.log({**found, "step": step}), library.finish
+    return lambda found, step: library.log(found, step=step), library.finish
 
 
 def _wandb(library: Any, name: str, folder: Path, recipe: dict[str, Any]) -> Ways:
     run = library.init(project="sps", name=name, dir=str(folder), config=recipe)
+    # RL and IRL records share a step, and wandb's own count must only rise: ours goes along.
     run.define_metric("*", step_metric="step")
     return lambda found, step: run.log({**found, "step": step}), run.finish
 

@@ -11,11 +11,14 @@ from sps.report.study import Study, Subject
 
 
 def headline(study: Study, diagnoses: Diagnoses) -> list[str]:
-    """At most seven sentences, the most important first."""
+    """At most eight sentences, the most important first."""
     said = _comparison(study) if study.comparison else _single(study, diagnoses)
     if not said:
         said = ["There are no scores yet; what the run has recorded so far is below."]
-    return said[:7]
+    said = said[:7]
+    if study.trained() and max(len(s.runs) for s in study.trained()) == 1 and study.comparison:
+        said.append("One seed a method: the intervals cover questions, not repeats of training.")
+    return said
 
 
 def _comparison(study: Study) -> list[str]:
@@ -34,7 +37,7 @@ def _comparison(study: Study) -> list[str]:
                 said.append(_against_base(s, base, one, many, top))
     references = [p["a"] for p in study.paired if base is None or p["a"] != base.name]
     for reference in dict.fromkeys(references):
-        for s in others:
+        for s in sorted(others, key=lambda s: not s.runs):  # trained methods, then other uses
             one, many = pairs.get((reference, s.name, 1)), pairs.get((reference, s.name, top))
             if one and many:
                 said.append(_against(reference, s.name, one, many, top))

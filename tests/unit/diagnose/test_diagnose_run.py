@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from made_runs import DAMAGE, make_run
+from made_runs import DAMAGE, make_policy, make_run
 
 from sps.diagnose.ablation import sampling_sizes
 from sps.diagnose.cost import cost_by_stage
@@ -125,31 +125,9 @@ def test_reading_writes_nothing(tmp_path):
     assert sorted(p for p in folder.rglob("*")) == before
 
 
-def _tiny_policy():
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    from sps.policy.load import Policy
-    from sps.policy.tiny import make_tokenizer
-
-    tokenizer = make_tokenizer(["1", "2", "+"])
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        intermediate_size=16,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=None,
-    )
-    return Policy(LlamaForCausalLM(config).eval(), tokenizer, "test")
-
-
 def test_checkpoints_of_a_sharpened_model_are_squeezed(tmp_path):
     # The second checkpoint's head is ten times the first's: same greedy tokens, more mass on each.
-    policy = _tiny_policy()
+    policy = make_policy()
     probe = [[torch.tensor([1, 2])], [torch.tensor([2, 1, 2])]]
     for step in (1, 2):
         folder = tmp_path / "checkpoints" / f"step-{step:06d}"

@@ -111,9 +111,14 @@ def test_comparison_has_the_frontier_with_bars_both_ways(tmp_path):
         assert dot["error_y"]["array"] == [pytest.approx(high - mean)]
         assert dot["error_y"]["arrayminus"] == [pytest.approx(mean - low)]
     assert 'id="table-paired-table"' in html
-    assert 'id="table-ablation"' in html
     assert "grpo raised Pass@1 from" in html
     assert "points of Pass@16" in html
+
+
+def test_comparison_of_single_seeds_says_what_its_intervals_leave_out(tmp_path):
+    words = "the intervals cover questions, not repeats of training"
+    assert words in _written([make_comparison(tmp_path / "one", seeds=1)], tmp_path)
+    assert words not in _written([make_comparison(tmp_path / "two", seeds=2)], tmp_path)
 
 
 def test_comparison_with_broken_results_still_reports_its_runs(tmp_path):
@@ -146,6 +151,16 @@ def test_explorer_draws_whole_groups_up_to_its_limit(tmp_path):
     question = np.frombuffer(base64.b64decode(data["column"]["question"]["base64"]), "<u4")
     _, sizes = np.unique(step * 100 + question, return_counts=True)
     assert set(sizes) == {4}
+
+
+def test_explorer_shows_fewer_trajectories_where_they_are_long(tmp_path):
+    study = load_study([make_run(tmp_path / "run", steps=10, prompts=3, n=4)])
+    data = explorer_data(study, tokens=100)
+    lengths = np.frombuffer(base64.b64decode(data["column"]["length"]["base64"]), "<u4")
+    assert 4 <= data["shown"] < 120
+    assert data["shown"] % 4 == 0
+    assert lengths.sum() <= 100
+    assert explorer_data(study, tokens=1)["shown"] == 4  # one group always
 
 
 def test_explorer_keeps_probabilities_to_a_twentieth_of_a_nat(tmp_path):

@@ -88,7 +88,9 @@ def test_tracker_gets_every_number_and_is_finished(monkeypatch, tmp_path, key):
     seen = []
     fake = types.ModuleType(key)
     fake.define_metric = lambda *a, **k: None
-    fake.log = seen.append
+    fake.log = lambda found, step=None: seen.append(
+        found if step is None else {**found, "step": step}
+    )
     fake.finish = lambda: seen.append("finished")
     fake.init = lambda **k: fake
     monkeypatch.setitem(sys.modules, key, fake)

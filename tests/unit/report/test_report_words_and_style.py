@@ -1,9 +1,12 @@
 """The sentences, the colours, and the cells of tables."""
 
+from pathlib import Path
+
 import pytest
 
+from sps.diagnose.read import RunFolder
 from sps.report.blocks import Table, clean, percent, smooth
-from sps.report.figures_results import frontier, paired_table
+from sps.report.figures_results import ablation_table, frontier, paired_table
 from sps.report.markup import table
 from sps.report.study import Study, Subject
 from sps.report.style import LIGHT, marks, resolve
@@ -20,7 +23,8 @@ def _study() -> Study:
         "grpo": {1: [0.20, 0.18, 0.22], 64: [0.50, 0.4, 0.6]},
         "sps": {1: [0.18, 0.16, 0.2], 64: [0.61, 0.5, 0.7]},
     }
-    subjects = [Subject(n, [object()] if n != "base" else [], c) for n, c in curves.items()]
+    run = RunFolder(Path("run"), "run")
+    subjects = [Subject(n, [run] if n != "base" else [], c) for n, c in curves.items()]
     pairs = [
         _pair("base", "grpo", 1, [0.1, 0.08, 0.12], "better"),
         _pair("base", "grpo", 64, [-0.1, -0.15, -0.05], "worse"),
@@ -65,6 +69,25 @@ def test_paired_table_has_a_row_for_each_pair_of_methods():
         ("-10.0", "-15.0", "-5.0"),
     ]
     assert len(found.rows) == 3
+
+
+def test_ablation_needs_two_sizes():
+    study = _study()
+    row = {"method": "sps", "keep": 3, "n": 8, "irl_lr": 3e-4, "pass_at_k": {"1": [0.5, 0.4, 0.6]}}
+    study.ablation = [row]
+    assert ablation_table(study) is None
+    study.ablation = [row | {"method": "sps k=1", "keep": 1}, row]
+    found = ablation_table(study)
+    assert found.rows[0] == ["sps k=1", 1, 8, "0.0003", ("50.0", "40.0", "60.0")]
+
+
+def test_frontier_joins_a_run_only_to_other_uses_of_it():
+    study = _study()
+    study.subjects += [Subject("grpo@9", [], study.subjects[1].curve)]
+    study.subjects += [Subject("sps 1e-3", study.subjects[2].runs, study.subjects[2].curve)]
+    links = [t for t in frontier(study).data if t["mode"] == "lines"]
+    assert len(links) == 1
+    assert links[0]["line"]["color"] == "@blue/0.55"
 
 
 def test_frontier_needs_two_methods():

@@ -1,11 +1,13 @@
 // The trajectory explorer: columns in typed arrays, one page of rows in the document at a time.
 "use strict";
 sps.PAGE = 25;
-sps.MOST_TOKENS = 4000; // shown of one trajectory
+sps.FIRST_TOKENS = 500; // of a long trajectory, before it is asked for in full
 
 sps.unpack = (packed) => {
   const kinds = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, f4: Float32Array };
-  const bytes = Uint8Array.from(atob(packed.base64), (c) => c.charCodeAt(0));
+  const text = atob(packed.base64);
+  const bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
   return new kinds[packed.dtype](bytes.buffer);
 };
 
@@ -100,13 +102,21 @@ sps.explore = () => {
     if (data.answers[i]) part(meta, "span", "", `read as ${data.answers[i]}`);
     part(box, "div", "prompt", data.questions[col.question[i]][1]);
     const line = part(box, "div", "tokens");
-    const end = Math.min(col.offset[i + 1], col.offset[i] + sps.MOST_TOKENS);
-    for (let t = col.offset[i]; t < end; t++) {
-      const q = col.logq[t];
-      const token = part(line, "span", `p${heat(q)}`, data.words[col.token[t]]);
-      token.title = `p = ${Math.exp(-q / 20).toPrecision(2)}${q === 255 ? " or less" : ""}`;
+    const write = (from, to) => {
+      for (let t = from; t < to; t++) {
+        const q = col.logq[t];
+        const token = part(line, "span", `p${heat(q)}`, data.words[col.token[t]]);
+        token.title = `p = ${Math.exp(-q / 20).toPrecision(2)}${q === 255 ? " or less" : ""}`;
+      }
+    };
+    const last = col.offset[i + 1], pause = Math.min(last, col.offset[i] + sps.FIRST_TOKENS);
+    write(col.offset[i], pause);
+    if (pause < last) {
+      const more = part(box, "button", "rest", `Show the other ${last - pause} tokens`);
+      more.type = "button";
+      more.addEventListener("click", () => { more.remove(); write(pause, last); });
     }
-    const left = col.length[i] - (end - col.offset[i]);
+    const left = col.length[i] - (last - col.offset[i]);
     if (left > 0) part(box, "div", "meta", `${left} more tokens are in the store`);
     return box;
   };
