@@ -283,7 +283,7 @@ def _too_big(expression: Any) -> bool:
             return True
         if isinstance(part, sympy.Sum | sympy.Product):
             ends = [end for limits in part.limits for end in limits[1:]]
-            if any(_size(end) > 10_000 for end in ends if end.is_finite is not False):
+            if any(_size(end) > 10_000 for end in ends if not end.has(sympy.oo)):
                 return True
     return False
 
