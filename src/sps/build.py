@@ -10,8 +10,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sps.config import CountdownTask, Recipe, dump_recipe, load_recipe
+from sps.config import Recipe, dump_recipe, load_recipe
+from sps.config_tasks import ChoiceTask, CountdownTask, GymTask, MathTask
+from sps.data.benchmarks import load_benchmark
+from sps.data.load import Columns, load_problems
+from sps.data.overlap import Overlap, find_overlaps, summary
 from sps.data.sampler import Sampler
+from sps.data.subset import hold_out
 from sps.errors import UserError
 from sps.evaluate.scores import read_scores
 from sps.phases import Parts
@@ -25,10 +30,16 @@ from sps.rollout import RolloutEngine, fused
 from sps.rollout.native import NativeEngine
 from sps.run import Run
 from sps.store.rollouts import RolloutStore
+from sps.tasks import Task
+from sps.tasks.choice import Choice
 from sps.tasks.countdown import Countdown
+from sps.tasks.gym import Gym
+from sps.tasks.math import Mathematics
+from sps.tasks.prompts import BOXED, LETTER
 from sps.track import Listener, Track, read_records
-from sps.types import Request, Sampling
-from sps.verify import InlineVerifier
+from sps.types import Problem, Request, Sampling
+from sps.verify import InlineVerifier, Verifier
+from sps.verify.pool import VerifierPool
 
 BaseProgress = Callable[[int, int, float], None]
 
@@ -51,15 +62,72 @@ def open_run(
     else:
         if resume:  # killed before its first checkpoint
             _forget(parts, run)
+        _report_overlap(recipe, splits, track)
         parts.probe = make_probe(parts, splits["validation"])
     return parts, run
 
 
-def make_task(recipe: Recipe) -> Countdown:
-    """The task a recipe names."""
-    t: CountdownTask = recipe.task
+def make_task(recipe: Recipe) -> Task:
+    """The task a recipe names, with its data."""
+    t = recipe.task
+    if isinstance(t, CountdownTask):
+        return make_countdown(t)
+    if isinstance(t, GymTask):
+        sizes = {"train": t.train, "validation": t.validation, "test": t.test}
+        return Gym(t.name, sizes, t.seed, t.settings, t.template, t.cut)
+    splits = _splits(t)
+    if isinstance(t, ChoiceTask):
+        return Choice(splits, t.template, t.instruction or LETTER, t.cut)
+    return Mathematics(splits, t.template, t.instruction or BOXED, t.cut, t.time_limit)
+
+
+def make_countdown(t: CountdownTask) -> Countdown:
+    """The embedded task."""
     sizes = {"train": t.train, "validation": t.validation, "test": t.test}
     return Countdown(t.numbers, t.low, t.high, t.max_value, t.seed, sizes)
+
+
+def make_verifier(recipe: Recipe, task: Task) -> Verifier:
+    """In worker processes where a judge may hang, else in this one."""
+    t = recipe.task
+    if isinstance(t, MathTask):
+        options = {"cut": t.cut}
+        return VerifierPool(
+            "sps.tasks.math:make_judge", options, workers=t.workers, time_limit=t.time_limit
+        )
+    if isinstance(t, GymTask):
+        options = {"task": t.name, "settings": t.settings, "cut": t.cut}
+        return VerifierPool(
+            "sps.tasks.gym:make_judge", options, workers=t.workers, time_limit=t.time_limit
+        )
+    return InlineVerifier(task.judge)
+
+
+def _splits(t: MathTask | ChoiceTask) -> dict[str, list[Problem]]:
+    """Training questions, some of them held out, and the benchmarks as the test set."""
+    columns = Columns(t.columns.question, t.columns.answer, t.columns.id)
+    rows = load_problems(t.data, columns, split=t.split, config=t.config)
+    benchmarks = {name: load_benchmark(name, t.data_dir) for name in t.benchmarks}
+    if benchmarks and t.overlap == "drop":
+        shared = {o.train_id for o in find_overlaps(rows, benchmarks)}
+        rows = [row for row in rows if row.id not in shared]
+    held = {"validation": t.validation} | ({} if benchmarks else {"test": t.test})
+    splits = hold_out(rows, held, t.subset, t.seed)
+    if benchmarks:
+        splits["test"] = [problem for problems in benchmarks.values() for problem in problems]
+    return splits
+
+
+def check_overlap(recipe: Recipe, splits: dict[str, list[Problem]]) -> tuple[list[Overlap], str]:
+    """Training and validation questions that occur in the benchmarks, and a sentence on them."""
+    t = recipe.task
+    if not isinstance(t, MathTask | ChoiceTask) or not t.benchmarks or t.overlap == "off":
+        return [], ""
+    benchmarks: dict[str, list[Problem]] = {name: [] for name in t.benchmarks}
+    for problem in splits["test"]:
+        benchmarks[problem.id.partition("/")[0]].append(problem)
+    found = find_overlaps(splits["train"] + splits["validation"], benchmarks)
+    return found, summary(found, benchmarks)
 
 
 def make_policy(recipe: Recipe, path: str | None = None) -> Policy:
@@ -73,6 +141,11 @@ def make_policy(recipe: Recipe, path: str | None = None) -> Policy:
             "model.device: cuda is asked for but there is no CUDA device; use auto or cpu"
         )
     if path is None and model.path is None:
+        if not isinstance(recipe.task, CountdownTask):
+            raise UserError(
+                f"model.path: the task {recipe.task.type} needs a language model: a Hugging Face "
+                "folder, a hub id such as Qwen/Qwen2.5-Math-1.5B, or a .gguf file"
+            )
         path = str(ensure_base(recipe))
     gguf = model.gguf if path is None else None
     policy = load_policy(path or str(model.path), gguf, model.dtype, device)
@@ -95,7 +168,8 @@ def ensure_base(
     recipe: Recipe, progress: BaseProgress = lambda step, of, loss: None, again: bool = False
 ) -> Path:
     """The folder of the embedded policy: shipped, cached, or made now."""
-    task, base = make_task(recipe), recipe.model.base
+    assert isinstance(recipe.task, CountdownTask)
+    task, base = make_countdown(recipe.task), recipe.model.base
     shape = recipe.task.model_dump(include={"numbers", "low", "high", "max_value", "seed"})
     name = tiny.base_hash(base, shape)
     found = tiny.find_base(name)
@@ -119,11 +193,18 @@ def make_probe(parts: Parts, problems: list) -> Probe:
     return _probe(parts, prompts, [c.ids for c in drawn])
 
 
+def _report_overlap(recipe: Recipe, splits: dict[str, list[Problem]], track: Track) -> None:
+    found, text = check_overlap(recipe, splits)
+    if text and not any("overlaps" in record for record in read_records(track.path)):
+        rows = [[o.train_id, o.test_id, o.kind, round(o.share, 3)] for o in found]
+        track.log("warning" if found else "overlap", 0, text=text, overlaps=rows)
+
+
 def _probe(parts: Parts, prompts: list[np.ndarray], completions: list[np.ndarray]) -> Probe:
     return Probe(prompts, completions, parts.policy.pad_id, parts.recipe.rl.micro_tokens)
 
 
-def _parts(recipe: Recipe, folder: Path, policy: Policy, task: Countdown, train: list) -> Parts:
+def _parts(recipe: Recipe, folder: Path, policy: Policy, task: Task, train: list) -> Parts:
     settings = recipe.rl.optimizer
     reference = None
     if recipe.rl.algorithm.beta > 0:
@@ -134,7 +215,7 @@ def _parts(recipe: Recipe, folder: Path, policy: Policy, task: Countdown, train:
         policy=policy,
         reference=reference,
         engine=make_engine(policy, recipe.rollout.max_rows),
-        verifier=InlineVerifier(task.judge),
+        verifier=make_verifier(recipe, task),
         task=task,
         train=train,
         sampler=Sampler(len(train), recipe.seed),

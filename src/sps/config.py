@@ -9,20 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from sps.config_tasks import CountdownTask, Node, NonNegative, Positive, Task
 from sps.errors import UserError
 
-Positive = Annotated[int, Field(ge=1)]
-NonNegative = Annotated[int, Field(ge=0)]
 Rate = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
-
-
-class Node(BaseModel):
-    """A branch of the tree: frozen, and closed to unknown keys."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class BaseTraining(Node):
@@ -49,26 +42,6 @@ class Model(Node):
     checkpointing: bool = False  # compute activations twice: slower, far less memory
     compile: bool | None = None  # compile the layers for training; None: on a GPU alone
     base: BaseTraining = BaseTraining()  # used when path is None
-
-
-class CountdownTask(Node):
-    """Reach a target from a few numbers, each used exactly once. Generated, nothing to download."""
-
-    type: Literal["countdown"] = "countdown"
-    numbers: Annotated[int, Field(ge=2, le=6)] = 4
-    low: NonNegative = 1
-    high: Positive = 10
-    max_value: Positive = 99  # of any intermediate result and of the target
-    seed: int = 0  # of the split
-    train: Positive = 1000
-    validation: Positive = 200
-    test: Positive = 200
-
-    @model_validator(mode="after")
-    def _range(self) -> CountdownTask:
-        if self.low > self.high:
-            raise ValueError(f"low ({self.low}) is above high ({self.high})")
-        return self
 
 
 class Rollouts(Node):
@@ -211,7 +184,7 @@ class Recipe(Node):
     threads: NonNegative = 0  # CPU threads; 0: leave as they are
     track: Literal["trackio", "wandb", "tensorboard"] | None = None  # also send the record there
     model: Model = Model()
-    task: CountdownTask = CountdownTask()
+    task: Task = CountdownTask()
     rollout: Rollouts = Rollouts()
     rl: RL = RL()
     irl: IRL = IRL()
@@ -342,15 +315,21 @@ def _explain(error: ValidationError, source: str) -> str:
             message = fault["msg"].removeprefix("Value error, ")
             got = fault.get("input")
             shown = f" (got {got!r})" if isinstance(got, str | int | float | bool | None) else ""
-            lines.append(f"{'.'.join(place) or 'recipe'}: {message}{shown}")
+            lines.append(f"{_name(place) or 'recipe'}: {message}{shown}")
     return f"{source}: " + "; ".join(lines)
+
+
+def _name(place: Sequence[str]) -> str:
+    """A key as people write it: without the tag of a task, whose type may be left out."""
+    tagged = place[:1] == ["task"] and len(place) > 1
+    return ".".join([place[0], *place[2:]] if tagged else place)
 
 
 def _unknown_key(place: list[str]) -> str:
     known = _keys_at(place[:-1])
     near = difflib.get_close_matches(place[-1], known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known))}"
-    return f"{'.'.join(place)}: no such key; {hint}"
+    return f"{_name(place)}: no such key; {hint}"
 
 
 def _keys_at(place: Sequence[str]) -> list[str]:

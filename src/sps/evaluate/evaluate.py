@@ -3,20 +3,58 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from sps.evaluate.scores import Scores, count_scores
-from sps.policy.load import Policy
 from sps.rollout import RolloutEngine
+from sps.rollout.texts import Ask, TextEngine, Written
 from sps.store.evals import EvalStore
 from sps.tasks import Task
-from sps.types import Completion, Problem, Request, Sampling, Verdict
+from sps.types import Problem, Request, Sampling, Verdict
 from sps.verify import Verifier
 
+if TYPE_CHECKING:  # an endpoint and a regrade need no torch
+    from sps.policy.load import Policy
+
 Progress = Callable[[int, int, int], None]  # samples done, samples in all, correct so far
+_WAITING = 2048  # samples that may wait for their verdict
+
+
+@dataclass
+class Tally:
+    """How far an evaluation is."""
+
+    total: int  # samples in all
+    done: int = 0
+    stored: int = 0  # of those done, found in the store
+    correct: int = 0
+    tokens: int = 0  # drawn now, not found in the store
+    solved: int = 0  # questions with a correct sample
+
+
+Watcher = Callable[[Tally], None]
+
+
+class PolicyTexts:
+    """A policy and its rollout engine as a TextEngine."""
+
+    def __init__(self, policy: Policy, engine: RolloutEngine):
+        self.policy, self.engine = policy, engine
+
+    def write(self, asks: Sequence[Ask], sampling: Sampling) -> Iterator[Written]:
+        """Every sample of every ask."""
+        requests = [Request(a.index, self.policy.encode(a.prompt), a.samples) for a in asks]
+        for c in self.engine.generate(requests, sampling):
+            text = self.policy.decode(c.ids)
+            total = float(c.logprobs.sum())
+            yield Written(c.index, c.sample, text, len(c.ids), c.finished, total)
+
+    def close(self) -> None:
+        """Give back the engine's memory."""
+        self.engine.close()
 
 
 def evaluate(
@@ -30,35 +68,94 @@ def evaluate(
     progress: Progress = lambda done, of, correct: None,
 ) -> Scores:
     """Draw n samples of every problem, less those that the store holds already; judge and count."""
-    rows = store.read()
+    rows = collect(
+        PolicyTexts(policy, engine),
+        verifier,
+        task,
+        problems,
+        sampling,
+        store,
+        lambda tally: progress(tally.done, tally.total, tally.correct),
+    )
+    greedy = _greedy_logprob(engine, [policy.encode(task.prompt(p)) for p in problems], sampling)
+    return count_scores([p.id for p in problems], sampling.n, rows, greedy)
+
+
+def collect(
+    texts: TextEngine,
+    verifier: Verifier,
+    task: Task,
+    problems: Sequence[Problem],
+    sampling: Sampling,
+    store: EvalStore,
+    watch: Watcher = lambda tally: None,
+) -> list[dict[str, Any]]:
+    """The judged samples of every problem: those stored, and the others, drawn now and stored."""
+    wanted = {p.id for p in problems}
+    rows = [r for r in store.read() if r["problem_id"] in wanted and r["sample"] < sampling.n]
+    solved = {r["problem_id"] for r in rows if r["verdict"] == "correct"}
+    correct = sum(r["verdict"] == "correct" for r in rows)
+    total = len(problems) * sampling.n
+    tally = Tally(total, len(rows), len(rows), correct, 0, len(solved))
+    watch(tally)
     missing = _missing(problems, sampling.n, rows)
-    prompts = [policy.encode(task.prompt(p)) for p in problems]
-    requests = [Request(i, prompts[i], tuple(numbers)) for i, numbers in missing.items()]
-    total, correct = len(problems) * sampling.n, sum(r["verdict"] == "correct" for r in rows)
+    asks = [Ask(i, task.prompt(problems[i]), tuple(s)) for i, s in missing.items()]
     waiting: list[tuple[dict[str, Any], Future[Verdict]]] = []
 
     def settle(at_most: int) -> None:
-        nonlocal correct
-        while len(waiting) > at_most:
+        """Store what is judged, and wait for the oldest while too many are not."""
+        while waiting and (len(waiting) > at_most or waiting[0][1].done()):
             row, future = waiting.pop(0)
-            verdict = future.result()
-            row |= {"verdict": verdict.kind, "detail": verdict.detail, "answer": verdict.answer}
-            correct += verdict.kind == "correct"
+            row |= _judgement(future.result())
             rows.append(row)
             store.append(row)
-        progress(len(rows), total, correct)
+            tally.done += 1
+            tally.tokens += row["length"] or 0
+            if row["verdict"] == "correct":
+                tally.correct += 1
+                solved.add(row["problem_id"])
+                tally.solved = len(solved)
+        watch(tally)
 
-    for completion in engine.generate(requests, sampling):
-        problem = problems[completion.index]
-        text = policy.decode(completion.ids)
-        future = verifier.submit(problem, text, completion.finished)
-        waiting.append((_row(problem, completion, text), future))
-        if len(waiting) >= 512:
-            settle(at_most=256)
-    settle(at_most=0)
-    store.flush()
-    greedy = _greedy_logprob(engine, prompts, sampling)
-    return count_scores([p.id for p in problems], sampling.n, rows, greedy)
+    try:
+        for written in texts.write(asks, sampling) if asks else ():
+            problem = problems[written.index]
+            future = verifier.submit(problem, written.text, written.finished)
+            waiting.append((_row(problem, written), future))
+            settle(at_most=_WAITING)
+    finally:  # an endpoint that fails half way, too, leaves what it answered
+        settle(at_most=0)
+        store.flush()
+    return rows
+
+
+def regrade(
+    verifier: Verifier,
+    problems: Sequence[Problem],
+    store: EvalStore,
+    watch: Watcher = lambda tally: None,
+) -> tuple[list[dict[str, Any]], int]:
+    """Judge stored texts again, without drawing any; also how many verdicts changed."""
+    known = {p.id: p for p in problems}
+    rows = store.read()
+    tally = Tally(len(rows))
+    changed = 0
+    futures = [
+        verifier.submit(known[row["problem_id"]], row["text"], row["finished"]) for row in rows
+    ]
+    for row, future in zip(rows, futures, strict=True):
+        fresh = _judgement(future.result())
+        changed += fresh["verdict"] != row["verdict"]
+        row |= fresh
+        tally.done += 1
+        tally.correct += row["verdict"] == "correct"
+        watch(tally)
+    store.replace(rows)
+    return rows, changed
+
+
+def _judgement(verdict: Verdict) -> dict[str, str]:
+    return {"verdict": verdict.kind, "detail": verdict.detail, "answer": verdict.answer}
 
 
 def _greedy_logprob(engine: RolloutEngine, prompts: list, sampling: Sampling) -> float:
@@ -77,12 +174,13 @@ def _missing(problems: Sequence[Problem], n: int, rows: list[dict]) -> dict[int,
     return {i: numbers for i, numbers in lacking.items() if numbers}
 
 
-def _row(problem: Problem, completion: Completion, text: str) -> dict[str, Any]:
+def _row(problem: Problem, written: Written) -> dict[str, Any]:
     return {
         "problem_id": problem.id,
-        "sample": completion.sample,
-        "text": text,
-        "length": len(completion.ids),
-        "finished": completion.finished,
-        "sum_logprob": float(completion.logprobs.sum()),
+        "sample": written.sample,
+        # What no UTF-8 file can hold becomes a question mark: half of a character pair.
+        "text": written.text.encode("utf-8", errors="replace").decode("utf-8"),
+        "length": written.length,
+        "finished": written.finished,
+        "sum_logprob": written.sum_logprob,
     }

@@ -75,14 +75,17 @@ def count_scores(
     correct_Q = np.zeros(len(ids), dtype=np.int64)
     for row in rows:
         correct_Q[place[row["problem_id"]]] += row["verdict"] == "correct"
-    tokens = sum(row["length"] for row in rows)
+    # An endpoint may not give lengths or log-probabilities: such samples are not in the means.
+    lengths = [row["length"] for row in rows if row["length"] is not None]
+    likely = [r for r in rows if r["sum_logprob"] is not None and r["length"]]
+    tokens = sum(row["length"] for row in likely)
     return Scores(
         tuple(ids),
         correct_Q,
         n,
         dict(Counter(row["verdict"] for row in rows)),
         dict(Counter(row["detail"] for row in rows)),
-        sum(row["sum_logprob"] for row in rows) / max(tokens, 1),
-        tokens / max(len(rows), 1),
+        sum(row["sum_logprob"] for row in likely) / max(tokens, 1),
+        sum(lengths) / max(len(lengths), 1),
         greedy,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, logging
 
 from sps.errors import UserError
+from sps.track import read_records
 
 
 @dataclass
@@ -43,7 +46,7 @@ class Policy:
         if not getattr(self.tokenizer, "chat_template", None):
             raise UserError(
                 f"{self.source}: its tokenizer has no chat template; choose another prompt "
-                "template for the task (task.template: plain, qwen_boxed or r1)"
+                "template (task.template in a recipe, --template here): plain, qwen_boxed or r1"
             )
         ids = self.tokenizer.apply_chat_template(
             prompt, add_generation_prompt=True, tokenize=True, return_dict=True
@@ -85,9 +88,12 @@ def load_policy(
     quiet = logging.get_verbosity()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    # The GGUF reader draws bars of its own that nothing else switches off.
+    hush = redirect_stderr(io.StringIO()) if gguf else nullcontext()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(where, **extra)
-        model = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32, **extra)
+        with hush:
+            tokenizer = AutoTokenizer.from_pretrained(where, **extra)
+            model = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32, **extra)
     except (OSError, ValueError, ImportError, KeyError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise UserError(f"model.path: {where} cannot be loaded: {first}") from None
@@ -101,3 +107,26 @@ def load_policy(
     # Weights stay in float32, so that small updates are kept; only the computation is rounded.
     model.compute_dtype = getattr(torch, dtype)
     return Policy(model.to(device).eval(), tokenizer, where)
+
+
+def pick_device(asked: str) -> str:
+    """'auto' is CUDA where there is one."""
+    if asked == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if asked == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: there is no CUDA device here; use auto or cpu")
+    return asked
+
+
+def resolve_model(model: str) -> str:
+    """Where a model's weights are: a run's folder stands for its selected or last checkpoint."""
+    folder = Path(model).expanduser()
+    if not (folder / "recipe.yaml").exists() or (folder / "config.json").exists():
+        return str(folder) if folder.exists() else model
+    saved = (folder / "checkpoints").glob("step-*")
+    found = sorted(p for p in saved if (p / "config.json").exists())
+    if not found:
+        raise UserError(f"{model}: this run has no checkpoint yet; let it reach one first")
+    selected = [r["selected"] for r in read_records(folder / "metrics.jsonl") if "selected" in r]
+    chosen = folder / "checkpoints" / f"step-{selected[-1]:06d}" if selected else found[-1]
+    return str(chosen if chosen in found else found[-1])

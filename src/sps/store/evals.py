@@ -22,23 +22,30 @@ SCHEMA = pa.schema(
         ("answer", pa.string()),
     ]
 )
-_ROWS, _SECONDS = 8192, 5.0  # a part is written when it has so many rows or is so old
+_WHOLE = "samples.parquet"  # all samples, once an evaluation is done
+_ROWS, _SECONDS = 8192, 2.0  # a part is written when it has so many rows or is so old
 
 
 class EvalStore:
-    """The samples of one evaluation, appended part by part."""
+    """The samples of one evaluation, appended part by part; each (problem, sample) counts once."""
 
     def __init__(self, folder: Path):
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.rows: list[dict[str, Any]] = []
         self._since = time.monotonic()
-        self._number = len(list(folder.glob("part-*.parquet")))
+        numbers = [int(path.stem.partition("-")[2]) for path in self._parts()]
+        self._number = max(numbers, default=-1) + 1
 
     def read(self) -> list[dict[str, Any]]:
-        """Every stored sample."""
-        parts = sorted(self.folder.glob("part-*.parquet"))
-        return pa.concat_tables([pq.read_table(p) for p in parts]).to_pylist() if parts else []
+        """Every stored sample, each once."""
+        whole = [self.folder / _WHOLE] if (self.folder / _WHOLE).exists() else []
+        # A kill while parts are being joined leaves rows in both.
+        found: dict[tuple[str, int], dict[str, Any]] = {}
+        for path in whole + self._parts():
+            for row in pq.read_table(path).to_pylist():
+                found.setdefault((row["problem_id"], row["sample"]), row)
+        return list(found.values())
 
     def append(self, row: dict[str, Any]) -> None:
         """Take one judged sample; written in parts."""
@@ -49,9 +56,22 @@ class EvalStore:
     def flush(self) -> None:
         """Write what is waiting."""
         if self.rows:
-            path = self.folder / f"part-{self._number:05d}.parquet"
-            draft = path.with_suffix(".draft")
-            pq.write_table(pa.Table.from_pylist(self.rows, SCHEMA), draft, compression="zstd")
-            draft.rename(path)
+            self._write(self.rows, f"part-{self._number:05d}.parquet")
             self._number += 1
         self.rows, self._since = [], time.monotonic()
+
+    def replace(self, rows: list[dict[str, Any]]) -> None:
+        """Put these rows in the place of all that is stored, as one file in a fixed order."""
+        self._write(sorted(rows, key=lambda r: (r["problem_id"], r["sample"])), _WHOLE)
+        for part in self._parts():
+            part.unlink()
+        self.rows, self._number = [], 0
+
+    def _parts(self) -> list[Path]:
+        return sorted(self.folder.glob("part-*.parquet"))
+
+    def _write(self, rows: list[dict[str, Any]], name: str) -> None:
+        path = self.folder / name
+        draft = path.with_suffix(".draft")
+        pq.write_table(pa.Table.from_pylist(rows, SCHEMA), draft, compression="zstd")
+        draft.rename(path)

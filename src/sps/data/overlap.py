@@ -1,0 +1,75 @@
+"""Do training questions occur in the benchmarks? Exact and near duplicates, before any training."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sps.types import Problem
+
+RUN = 8  # words in a row that two questions must share to be compared at all
+NEAR = 0.5  # share of the shorter question's runs that makes a near duplicate
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """A training question that is a benchmark's."""
+
+    train_id: str
+    benchmark: str
+    test_id: str
+    kind: str  # 'exact' or 'near'
+    share: float  # of the shorter one's 8-word runs that the other has; 1 for exact
+
+
+def find_overlaps(
+    train: Sequence[Problem], benchmarks: Mapping[str, Sequence[Problem]]
+) -> list[Overlap]:
+    """Exact: the same letters and digits. Near: they share half of the shorter one's runs."""
+    exact: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    runs: dict[tuple[str, ...], set[tuple[str, str]]] = defaultdict(set)
+    size: dict[tuple[str, str], int] = {}
+    for name, problems in benchmarks.items():
+        for problem in problems:
+            words = _words(problem.question)
+            exact["".join(words)].append((name, problem.id))
+            own = _runs(words)
+            size[name, problem.id] = len(own)
+            for run in own:
+                runs[run].add((name, problem.id))
+    found = []
+    for problem in train:
+        words = _words(problem.question)
+        same = exact.get("".join(words), [])
+        found += [Overlap(problem.id, name, test, "exact", 1.0) for name, test in same]
+        own = _runs(words)
+        hits = Counter(key for run in own for key in runs.get(run, ()))
+        for (name, test), count in hits.items():
+            share = count / max(1, min(len(own), size[name, test]))
+            if share >= NEAR and (name, test) not in same:
+                found.append(Overlap(problem.id, name, test, "near", share))
+    return found
+
+
+def summary(overlaps: Sequence[Overlap], benchmarks: Mapping[str, Sequence[Problem]]) -> str:
+    """One sentence for the log."""
+    if not overlaps:
+        return f"no training question occurs in {', '.join(benchmarks)}"
+    counts = Counter((o.benchmark, o.kind) for o in overlaps)
+    parts = [f"{name}: {n} {kind}" for (name, kind), n in sorted(counts.items())]
+    rows = len({o.train_id for o in overlaps})
+    shown = ", ".join(sorted({o.train_id for o in overlaps})[:5])
+    return (
+        f"{rows} training questions occur in benchmarks ({'; '.join(parts)}), such as {shown}; "
+        "task.overlap: drop leaves them out"
+    )
+
+
+def _words(question: str) -> list[str]:
+    return re.findall(r"[^\W_]+", question.lower())
+
+
+def _runs(words: list[str]) -> set[tuple[str, ...]]:
+    return {tuple(words[i : i + RUN]) for i in range(len(words) - RUN + 1)}

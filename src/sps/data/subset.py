@@ -1,0 +1,41 @@
+"""Seeded subsets and hold-outs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from sps.errors import UserError
+from sps.types import Problem
+
+
+def shuffled(problems: Sequence[Problem], seed: int) -> list[Problem]:
+    """A seeded uniform order; its first n are the subset of size n, so subsets are nested."""
+    order = np.random.default_rng([seed, len(problems)]).permutation(len(problems))
+    return [problems[i] for i in order]
+
+
+def subset(problems: Sequence[Problem], size: int, seed: int) -> list[Problem]:
+    """`size` problems drawn uniformly: 3k of a seed are in its 5k, and those in its 10k."""
+    if size > len(problems):
+        raise UserError(f"task.subset asks for {size} problems, but there are only {len(problems)}")
+    return shuffled(problems, seed)[:size]
+
+
+def hold_out(
+    problems: Sequence[Problem], sizes: dict[str, int], train: int | None, seed: int
+) -> dict[str, list[Problem]]:
+    """Hold problems out for other splits, from the far end of the seeded order, so that training
+    subsets of every size leave the same ones out; then take the training subset."""
+    held, names = sum(sizes.values()), ", ".join(f"task.{k}: {v}" for k, v in sizes.items())
+    if held + (train or 1) > len(problems):
+        raise UserError(
+            f"the training data has {len(problems)} problems: too few for task.subset "
+            f"({train or 'all'}) and {held} held out ({names})"
+        )
+    order = shuffled(problems, seed)
+    splits, end = {}, len(order)
+    for name, size in sizes.items():
+        splits[name], end = order[end - size : end], end - size
+    return {"train": order[: train or end], **splits}

@@ -1,0 +1,328 @@
+"""`sps eval`: any model on any benchmark, resumable at the sample."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from sps.data.benchmarks import find_benchmark, load_benchmark
+from sps.errors import UserError
+from sps.evaluate.compare import compare, compare_markdown
+from sps.evaluate.evaluate import PolicyTexts, collect, regrade
+from sps.evaluate.progress import make_progress
+from sps.evaluate.scores import Scores, count_scores
+from sps.evaluate.tables import markdown, write_results
+from sps.rollout import RolloutEngine
+from sps.rollout.texts import TextEngine
+from sps.store.evals import EvalStore
+from sps.tasks import Task
+from sps.tasks.choice import Choice
+from sps.tasks.countdown import Countdown
+from sps.tasks.prompts import BOXED, LETTER, TEMPLATES
+from sps.types import Problem, Sampling
+from sps.verify import InlineVerifier, Verifier
+from sps.verify.pool import VerifierPool
+
+EngineOf = Callable[[Any, int], RolloutEngine]
+
+
+@dataclass(frozen=True)
+class EvalSettings:
+    """What decides which samples are drawn; an evaluation is resumed only under the same."""
+
+    model: str
+    endpoint: str | None = None
+    n: int = 16
+    temperature: float = 0.7
+    top_p: float = 1.0
+    top_k: int = 0
+    max_new_tokens: int = 4096
+    seed: int = 0
+    template: str = "chat"
+    instruction: str | None = None
+    limit: int | None = None  # questions a benchmark, the first ones
+    dtype: str = "float32"
+
+    def sampling(self) -> Sampling:
+        """How completions are drawn."""
+        return Sampling(
+            self.n, self.max_new_tokens, self.temperature, self.top_p, self.top_k, self.seed
+        )
+
+
+@dataclass(frozen=True)
+class Machinery:
+    """What does not change the samples."""
+
+    data_dir: str | None = None
+    device: str = "auto"
+    max_rows: int = 64  # sequences decoded at once
+    workers: int = 0
+    time_limit: float = 6.0
+    cut: str = "zero"
+    concurrency: int = 16
+    retries: int = 6
+    api_key_env: str = "OPENAI_API_KEY"
+    gguf: str | None = None
+    engine: EngineOf | None = None  # policy, rows at once -> engine; None: the plain native one
+
+
+@dataclass(frozen=True)
+class Part:
+    """One benchmark of an evaluation, ready to run."""
+
+    name: str
+    task: Task
+    problems: list[Problem]
+    verifier: Callable[[], Verifier]
+
+
+def eval_command(
+    settings: EvalSettings,
+    bench: str | Sequence[str],
+    *,
+    out: str | Path | None = None,
+    machinery: Machinery | None = None,
+    regrade_only: bool = False,
+    say: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Evaluate, go on with an evaluation, or judge one again; returns what results.json holds."""
+    machinery = machinery or Machinery()
+    _check(settings)
+    names = bench.split(",") if isinstance(bench, str) else bench
+    names = [name.strip() for name in names if name.strip()]
+    if not names:
+        raise UserError("--bench: name at least one benchmark, such as --bench aime24,math500")
+    parts = [make_part(name, settings, machinery) for name in names]
+    folder = Path(out) if out else Path("evals") / _slug(settings.model)
+    claim(folder, settings, parts, regrade_only)
+    scores = run_parts(folder, parts, settings, machinery, regrade_only, say)
+    about = {**asdict(settings), "cut": machinery.cut}
+    rows = {part.name: _rows(folder, part, settings.n) for part in parts}
+    found = write_results(folder, about, scores, rows)
+    say(markdown(settings.model, scores))
+    files = "results.json, table.md, table.tex, questions.md, */samples.parquet"
+    say(f"written to {folder}: {files}")
+    return found
+
+
+def _check(settings: EvalSettings) -> None:
+    if settings.template not in TEMPLATES:
+        raise UserError(f"--template {settings.template}: choose one of {', '.join(TEMPLATES)}")
+    limit = 1 if settings.limit is None else settings.limit
+    if min(settings.n, settings.max_new_tokens, limit) < 1:
+        raise UserError("--n, --max-new-tokens and --limit are whole numbers from 1")
+    if settings.temperature < 0 or not 0 < settings.top_p <= 1:
+        raise UserError("--temperature is at least 0, and --top-p is above 0 and at most 1")
+
+
+def compare_command(a: str, b: str, say: Callable[[str], None] = print) -> dict[str, Any]:
+    """Two finished evaluations, paired by question."""
+    found = compare(a, b)
+    say(compare_markdown(found))
+    return found
+
+
+def make_part(name: str, settings: EvalSettings, machinery: Machinery) -> Part:
+    """A benchmark by name, `countdown`, or `gym:TASK`; its data is loaded, nothing else is."""
+    template, cut = settings.template, machinery.cut
+    pool = {"workers": machinery.workers, "time_limit": machinery.time_limit}
+    if name == "countdown":
+        task: Task = Countdown()
+        problems = task.problems("test")[: settings.limit]
+        return Part(name, task, problems, lambda: InlineVerifier(task.judge))
+    if name.startswith("gym:"):
+        return _gym_part(name, settings, cut, pool)
+    benchmark = find_benchmark(name)
+    problems = load_benchmark(name, machinery.data_dir)[: settings.limit]
+    if benchmark.kind == "choice":
+        chosen = Choice({"test": problems}, template, settings.instruction or LETTER, cut)
+        return Part(name, chosen, problems, lambda: InlineVerifier(chosen.judge))
+    from sps.tasks.math import Mathematics  # sympy; not for multiple choice
+
+    task = Mathematics({"test": problems}, template, settings.instruction or BOXED, cut)
+    judge = "sps.tasks.math:make_judge"
+    return Part(name, task, problems, lambda: VerifierPool(judge, {"cut": cut}, **pool))
+
+
+def _gym_part(name: str, settings: EvalSettings, cut: str, pool: dict[str, Any]) -> Part:
+    from sps.tasks.gym import Gym
+
+    task_name, size = name.removeprefix("gym:"), settings.limit or 100
+    task = Gym(task_name, {"test": size}, seed=1, template=settings.template, cut=cut)
+    options = {"task": task_name, "settings": {}, "cut": cut}
+    judge = "sps.tasks.gym:make_judge"
+    return Part(name, task, task.problems("test"), lambda: VerifierPool(judge, options, **pool))
+
+
+def claim(folder: Path, settings: EvalSettings, parts: Sequence[Part], regrade_only: bool) -> None:
+    """Take a folder for this evaluation; one that holds another is refused, key by key."""
+    path = folder / "eval.json"
+    now = {**asdict(settings), "questions": {p.name: _digest(p.problems) for p in parts}}
+    if path.exists():
+        before = json.loads(path.read_text(encoding="utf-8"))
+        # More samples, more benchmarks and other gold answers go with what is there.
+        free = {"n", "questions"}
+        changed = [k for k in now if k not in free and before.get(k) != now[k]]
+        changed += [
+            f"questions of {k}"
+            for k, v in now["questions"].items()
+            if before["questions"].get(k, v) != v
+        ]
+        if changed:
+            raise UserError(
+                f"{folder}: holds an evaluation with another {', '.join(changed)}; choose another "
+                "folder with --out, or give the same settings to go on with it"
+            )
+        now["questions"] = {**before["questions"], **now["questions"]}
+    elif regrade_only:
+        raise UserError(f"--regrade: {folder} holds no evaluation; name its folder with --out")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = path.with_suffix(".draft")
+        draft.write_text(json.dumps(now, indent=1), encoding="utf-8")
+        draft.rename(path)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written ({error.strerror}); see --out") from None
+
+
+def run_parts(
+    folder: Path,
+    parts: Sequence[Part],
+    settings: EvalSettings,
+    machinery: Machinery,
+    regrade_only: bool,
+    say: Callable[[str], None],
+) -> dict[str, Scores]:
+    """Benchmark by benchmark; the model is loaded once, and only if there is something to draw."""
+    texts: TextEngine | None = None
+    scores: dict[str, Scores] = {}
+    for part in parts:
+        store = EvalStore(folder / _slug(part.name))
+        have = len(_rows(folder, part, settings.n))
+        complete = have == len(part.problems) * settings.n
+        if regrade_only and not complete:
+            say(f"{part.name}: {have} of {len(part.problems) * settings.n} samples are there")
+        if not complete and not regrade_only and texts is None:
+            texts = make_texts(settings, machinery)
+        if regrade_only or not complete:
+            _run_part(part, store, texts, settings, regrade_only, say)
+        rows = _rows(folder, part, settings.n)
+        scores[part.name] = count_scores([p.id for p in part.problems], settings.n, rows, None)
+    if texts is not None:
+        texts.close()
+    return scores
+
+
+def _run_part(
+    part: Part,
+    store: EvalStore,
+    texts: TextEngine | None,
+    settings: EvalSettings,
+    regrade_only: bool,
+    say: Callable[[str], None],
+) -> None:
+    verifier, watch = part.verifier(), make_progress(part.name)
+    try:
+        if regrade_only:
+            _, changed = regrade(verifier, part.problems, store, watch)
+            say(f"{part.name}: {changed} verdicts changed")
+        elif texts is not None:
+            collect(texts, verifier, part.task, part.problems, settings.sampling(), store, watch)
+            store.replace(store.read())
+    finally:
+        watch.close()
+        verifier.close()
+
+
+def make_texts(settings: EvalSettings, machinery: Machinery) -> TextEngine:
+    """The endpoint, or the model in this process."""
+    if settings.endpoint:
+        from sps.rollout.openai import OpenAIEngine
+
+        return OpenAIEngine(
+            settings.endpoint,
+            settings.model,
+            api_key=os.environ.get(machinery.api_key_env, ""),
+            concurrency=machinery.concurrency,
+            retries=machinery.retries,
+        )
+    from sps.policy.load import load_policy, pick_device, resolve_model
+    from sps.rollout.native import NativeEngine
+
+    path = resolve_model(settings.model)
+    policy = load_policy(path, machinery.gguf, settings.dtype, pick_device(machinery.device))
+    if machinery.engine:
+        return PolicyTexts(policy, machinery.engine(policy, machinery.max_rows))
+    engine = NativeEngine(policy.model, policy.eos_ids, policy.pad_id, machinery.max_rows)
+    return PolicyTexts(policy, engine)
+
+
+def _rows(folder: Path, part: Part, n: int) -> list[dict[str, Any]]:
+    """Stored samples of this evaluation: others may lie there from a larger n or limit."""
+    wanted = {p.id for p in part.problems}
+    rows = EvalStore(folder / _slug(part.name)).read()
+    return [r for r in rows if r["problem_id"] in wanted and r["sample"] < n]
+
+
+def _digest(problems: Sequence[Problem]) -> str:
+    text = json.dumps([[p.id, p.question] for p in problems])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _slug(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name.strip("/")).strip("-.")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """A plain command line for this module alone: python -m sps.evaluate.command --help."""
+    parser = argparse.ArgumentParser(prog="sps eval", description=__doc__)
+    parser.add_argument("model", nargs="?", default="")
+    parser.add_argument("--bench", default="")
+    parser.add_argument("--out")
+    parser.add_argument("--compare", nargs=2, metavar=("A", "B"))
+    parser.add_argument("--regrade", action="store_true")
+    kinds = {"int": int, "float": float, "int | None": int}
+    tables = {EvalSettings: ("model",), Machinery: ("engine",)}
+    for table, left_out in tables.items():
+        for key in (f for f in fields(table) if f.name not in left_out):
+            flag = f"--{key.name.replace('_', '-')}"
+            parser.add_argument(flag, default=key.default, type=kinds.get(str(key.type), str))
+    given = parser.parse_args(arguments)
+
+    def say(text: str) -> None:
+        sys.stdout.write(f"{text}\n")
+
+    def build(table: Any, left_out: tuple[str, ...], **more: Any) -> Any:
+        names = [f.name for f in fields(table) if f.name not in left_out]
+        return table(**{name: getattr(given, name) for name in names}, **more)
+
+    try:
+        if given.compare:
+            compare_command(*given.compare, say=say)
+        else:
+            settings = build(EvalSettings, ("model",), model=given.model)
+            machinery = build(Machinery, ("engine",))
+            eval_command(
+                settings,
+                given.bench,
+                out=given.out,
+                machinery=machinery,
+                regrade_only=given.regrade,
+                say=say,
+            )
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,89 @@
+"""Two evaluations against each other, paired by question."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sps.algo.passk import paired
+from sps.errors import UserError
+from sps.evaluate.scores import Scores, read_scores
+from sps.evaluate.tables import shown_ks
+
+
+def read_results(path: str | Path) -> tuple[str, dict[str, Scores]]:
+    """Model name and scores by benchmark, from an evaluation's folder or its results.json."""
+    file = Path(path).expanduser()
+    file = file / "results.json" if file.is_dir() else file
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        scores = {name: read_scores(summary) for name, summary in found["benchmarks"].items()}
+        return str(found["model"]), scores
+    except FileNotFoundError:
+        raise UserError(
+            f"--compare {path}: there is no results.json; give the folder that a finished "
+            "`sps eval` wrote"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"--compare {path}: {file} is not a result of `sps eval` ({error})"
+        ) from None
+
+
+def compare(a: str | Path, b: str | Path) -> dict[str, Any]:
+    """B less A on the questions they share, for Avg@n and for Pass@k."""
+    (name_a, scores_a), (name_b, scores_b) = read_results(a), read_results(b)
+    shared = [name for name in scores_a if name in scores_b]
+    if not shared:
+        raise UserError(
+            f"--compare: {a} has {', '.join(scores_a)} and {b} has {', '.join(scores_b)}: no "
+            "benchmark in common"
+        )
+    rows = {name: _rows(name, scores_a[name], scores_b[name]) for name in shared}
+    return {"a": name_a, "b": name_b, "benchmarks": rows}
+
+
+def _rows(name: str, a: Scores, b: Scores) -> list[dict[str, Any]]:
+    if a.ids != b.ids:
+        odd = ", ".join(sorted(set(a.ids) ^ set(b.ids))[:3]) or "none, but in another order"
+        raise UserError(
+            f"--compare: {name} was evaluated on different questions ({len(a.ids)} and "
+            f"{len(b.ids)}; not in both: {odd}); evaluate "
+            "both on the same"
+        )
+    rows = []
+    for k in (1, *shown_ks(min(a.n, b.n))):
+        found = paired(a.per_question(k), b.per_question(k))
+        label = "Avg" if k == 1 else f"Pass@{k}"
+        rows.append(
+            {
+                "measure": label,
+                "a": list(a.pass_at_k(k)),
+                "b": list(b.pass_at_k(k)),
+                "delta": list(found.delta),
+                "p": found.p,
+                "verdict": found.verdict,
+            }
+        )
+    return rows
+
+
+def compare_markdown(found: dict[str, Any]) -> str:
+    """The comparison as a table; differences are in points, with their 95 % intervals."""
+    lines = [
+        f"A: {found['a']}  ",
+        f"B: {found['b']}",
+        "",
+        "| benchmark | measure | A | B | B - A | p | B is |",
+        "| --- | --- | ---: | ---: | ---: | ---: | --- |",
+    ]
+    for name, rows in found["benchmarks"].items():
+        for row in rows:
+            delta, low, high = (100 * v for v in row["delta"])
+            before, after = 100 * row["a"][0], 100 * row["b"][0]
+            lines.append(
+                f"| {name} | {row['measure']} | {before:.1f} | {after:.1f} | "
+                f"{delta:+.1f} [{low:+.1f}, {high:+.1f}] | {row['p']:.3f} | {row['verdict']} |"
+            )
+    return "\n".join(lines) + "\n"

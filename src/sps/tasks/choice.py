@@ -1,0 +1,139 @@
+"""Multiple choice: which letter (or number) does the answer name?
+
+The options stand at the end of the question, one a line, as `A) ...` or `1) ...`. The last box
+counts; then what follows 'answer is' or 'Answer:'; then a reply that is no more than an option.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from sps.tasks import answers
+from sps.tasks.prompts import LETTER, Prompt, render
+from sps.types import Problem, Verdict
+
+LETTERS = "ABCDEFGHIJ"
+_OPTION = re.compile(r"^\s*\(?([A-J]|[1-9])[).:]\s*(.*)$", re.MULTILINE)
+_AFTER = (
+    r"\s*(?:is|:|would be|should be|must be)*[\s:*_$({\[\"']*(?:option\s+)?"
+    r"(?:\\text(?:bf)?\s*\{\s*)?\(?([A-Ja-j1-9])(?![\w'-])"
+)
+# 'The answer is B, for option A is too small': the answer before any option that is only mentioned.
+_STATED = [re.compile(word + _AFTER, re.IGNORECASE) for word in ("answer", "(?:option|choice)")]
+_NAMED = re.compile(r"(?<![\w\\])([A-J1-9])(?![\w'])")
+_TAIL = 6000
+
+
+class Choice:
+    """Questions with lettered options."""
+
+    name = "choice"
+
+    def __init__(
+        self,
+        splits: dict[str, list[Problem]],
+        template: str = "chat",
+        instruction: str = LETTER,
+        cut: str = "zero",
+    ):
+        self.splits, self.template, self.instruction, self.cut = splits, template, instruction, cut
+
+    def problems(self, split: str) -> list[Problem]:
+        """The problems it was given."""
+        return self.splits[split]
+
+    def prompt(self, problem: Problem) -> Prompt:
+        """The question with its options, in the chosen template."""
+        return render(self.template, problem.question, self.instruction, problem.meta)
+
+    def judge(self, problem: Problem, text: str, finished: bool) -> Verdict:
+        """See `judge`."""
+        return judge(problem, text, finished, self.cut)
+
+
+def make_judge(cut: str = "zero") -> Callable[[Problem, str, bool], Verdict]:
+    """For a pool; the judge is fast enough to run without one."""
+    return lambda problem, text, finished: judge(problem, text, finished, cut)
+
+
+def format_options(question: str, options: Sequence[str], labels: Sequence[str] = LETTERS) -> str:
+    """A question with its options, as this module reads them back."""
+    lines = [f"{label}) {option}" for label, option in zip(labels, options, strict=False)]
+    return f"{question}\n\n" + "\n".join(lines)
+
+
+def options(question: str) -> dict[str, str]:
+    """The options by label: the last lines that count up from A or from 1."""
+    found: dict[str, str] = {}
+    for label, text in _OPTION.findall(question):
+        if label in "A1":
+            found = {label: text.strip()}
+        elif found and label == chr(ord(list(found)[-1]) + 1):
+            found[label] = text.strip()
+    return found
+
+
+def judge(problem: Problem, text: str, finished: bool = True, cut: str = "zero") -> Verdict:
+    """The verdict; an answer that names several options, or none, is 'unparsed'."""
+    boxed = answers.last_boxes(text[-_TAIL:])
+    if not finished and (cut == "zero" or not boxed):
+        return Verdict("truncated", 0.0, "cut off at the token limit", boxed[-1] if boxed else "")
+    known = options(problem.question)
+    labels = "".join(known) or LETTERS
+    label, why = _read(text[-_TAIL:], boxed[-1] if boxed else None, known, labels)
+    if label is None:
+        return Verdict("unparsed", 0.0, why)
+    if label not in labels:
+        return Verdict("wrong", 0.0, "there is no such option", label)
+    gold = problem.answer.strip().strip("()").upper()
+    if label == gold:
+        return Verdict("correct", 1.0, "same option", label)
+    return Verdict("wrong", 0.0, "another option", label)
+
+
+def _read(
+    text: str, boxed: str | None, known: dict[str, str], labels: str
+) -> tuple[str | None, str]:
+    """The label an answer names, or why it names none."""
+    if boxed is not None:
+        return _from_phrase(boxed, known, labels)
+    for pattern in _STATED:
+        stated = [m for m in pattern.finditer(text) if not _article(m.group(1), text[m.end() :])]
+        if stated:
+            return stated[-1].group(1).upper(), ""
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    if not lines:
+        return None, "empty"
+    for line in (lines[0], lines[-1]) if len(lines) <= 2 else (lines[-1],):
+        label, _ = _from_phrase(line.strip(" *_.`\"'"), known, labels)
+        if label is not None:
+            return label, ""
+    return None, "no option named"
+
+
+def _article(label: str, rest: str) -> bool:
+    """'The answer is a whole number': not option A."""
+    return label == "a" and re.match(r"\s+[a-z]", rest) is not None
+
+
+def _from_phrase(phrase: str, known: dict[str, str], labels: str) -> tuple[str | None, str]:
+    """'C', '(C)', '\\text{C}', 'C) what it says', or what it says alone."""
+    plain = re.sub(r"\\(?:text|mathrm|textbf|mathbf)\s*\{([^{}]*)\}", r"\1", phrase).strip(" $.*{}")
+    match = re.fullmatch(r"(?:option\s+)?\(?([A-Ja-j1-9])\)?[.):]?", plain, re.IGNORECASE)
+    if match:
+        return match.group(1).upper(), ""
+    match = re.match(r"\(?([A-J1-9])[).:]\s+\S", plain)
+    if match and match.group(1) in labels:
+        return match.group(1), ""
+    same = [label for label, text in known.items() if _letters(text) == _letters(plain) != ""]
+    if len(same) == 1:
+        return same[0], ""
+    named = {m for m in _NAMED.findall(plain) if m in labels}
+    if len(named) > 1:
+        return None, f"several options named: {', '.join(sorted(named))}"
+    return None, "no option named"
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"[\W_]+", "", text).lower()

@@ -1,0 +1,284 @@
+"""Judges in worker processes that can be killed.
+
+    submit -> queue -> manager thread -> worker processes -> futures
+
+A worker gets a few samples at a time and answers one by one, so it is always known which sample
+it is at. When that one takes too long the worker is killed, the sample is a 'timeout', the rest of
+its batch goes back to the head of the queue, and a new worker starts. A worker that dies makes it a
+'crashed'.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import selectors
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, deque
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import sps
+from sps.errors import RunFailed
+from sps.types import Problem, Verdict
+from sps.verify.worker import READY, pack, unpack
+
+_GRACE = 1.0  # seconds after its limit that a worker gets to interrupt itself
+_STARTING = 120.0  # seconds that a worker may take to import its judge
+_FAILED_STARTS = 3  # in a row, before the pool gives up
+
+
+@dataclass
+class _Job:
+    sample: tuple[Problem, str, bool]
+    future: Future[Verdict]
+
+
+@dataclass
+class _Worker:
+    process: subprocess.Popen
+    stdin: IO[bytes]
+    stdout: IO[bytes]
+    deadline: float  # for the sample it is at, or for its start
+    ready: bool = False
+    batch: deque[_Job] = field(default_factory=deque)  # the first is the one it is at
+    buffer: bytearray = field(default_factory=bytearray)
+
+
+class VerifierPool:
+    """A Verifier over processes; `judge` names a factory, `package.module:function`."""
+
+    def __init__(
+        self,
+        judge: str,
+        options: dict[str, Any] | None = None,
+        *,
+        workers: int = 0,  # 0: one a core
+        time_limit: float = 6.0,  # seconds a sample
+        batch: int = 16,  # samples sent to a worker at once
+        pending: int = 4096,  # samples that may wait; submit blocks above that
+        memory_mb: int = 2048,  # of address space a worker; 0: no limit
+    ):
+        self.time_limit, self.batch = time_limit, batch
+        self.restarts = 0
+        self.counts: Counter[str] = Counter()  # verdicts by kind
+        self._settings = json.dumps(
+            {
+                "judge": judge,
+                "options": options or {},
+                "limit": time_limit,
+                "memory_mb": memory_mb,
+                "parent": os.getpid(),
+            }
+        )
+        self._size = workers or os.cpu_count() or 1
+        self._queue: deque[_Job] = deque()
+        self._lock = threading.Lock()
+        self._room = threading.Semaphore(pending)
+        self._closing = False
+        self._failure = ""
+        self._failed_starts = 0
+        self._workers: list[_Worker] = []
+        self._select = selectors.DefaultSelector()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        # Every worker is started by this one thread: on Linux a worker dies with the thread that
+        # started it, so it must be one that lives as long as the pool.
+        self._thread = threading.Thread(target=self._run, name="verifier-pool", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+
+    def submit(self, problem: Problem, text: str, finished: bool) -> Future[Verdict]:
+        """Queue one sample; waits while the queue is full. The future never holds an exception."""
+        job = _Job((problem, text, finished), Future())
+        self._room.acquire()
+        with self._lock:
+            if self._failure or self._closing:
+                self._room.release()
+                raise RunFailed(self._failure or "the verifier pool is closed")
+            self._queue.append(job)
+        self._wake()
+        return job.future
+
+    def close(self) -> None:
+        """End every worker; samples still waiting are 'crashed', so nobody waits for ever."""
+        atexit.unregister(self.close)
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+        self._wake()
+        self._thread.join()
+
+    def __enter__(self) -> VerifierPool:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _wake(self) -> None:
+        with self._lock, suppress(OSError):  # a full pipe wakes just as well
+            if self._wake_write >= 0:
+                os.write(self._wake_write, b"x")
+
+    def _run(self) -> None:
+        why = "the verifier pool was closed before this was judged"
+        try:
+            self._select.register(self._wake_read, selectors.EVENT_READ, None)
+            for _ in range(self._size):
+                self._start()
+            while not self._closing and not self._failure:
+                self._turn()
+        except Exception as error:  # our own fault, but whoever waits must hear of it
+            self._failure = why = f"the verifier pool failed: {type(error).__name__}: {error}"
+        finally:
+            self._shut(self._failure or why)
+
+    def _turn(self) -> None:
+        """Wait for something, take what came, see to the late ones, hand out work."""
+        deadlines = [w.deadline for w in self._workers if w.batch or not w.ready]
+        wait = min(deadlines) - time.monotonic() if deadlines else None
+        for key, _ in self._select.select(None if wait is None else max(0.0, wait)):
+            if key.data is None:
+                while _drain(self._wake_read):
+                    pass
+            elif key.data in self._workers:
+                self._hear(key.data)
+        now = time.monotonic()
+        for worker in [w for w in self._workers if (w.batch or not w.ready) and now > w.deadline]:
+            self._hear(worker)  # the answer may lie in the pipe while we were held up
+            if worker in self._workers and worker.deadline < now:
+                self._late(worker)
+        self._hand_out()
+
+    def _start(self) -> None:
+        root = str(Path(sps.__file__).parent.parent)
+        path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH", "")) if p)
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", **threads}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "sps.verify.worker", self._settings],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            bufsize=0,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        os.set_blocking(process.stdout.fileno(), False)
+        deadline = time.monotonic() + _STARTING
+        worker = _Worker(process, process.stdin, process.stdout, deadline)
+        self._workers.append(worker)
+        self._select.register(worker.stdout, selectors.EVENT_READ, worker)
+
+    def _hear(self, worker: _Worker) -> None:
+        """Take the answers that have come; an end of the stream is the worker's death."""
+        ended = False
+        while True:
+            try:
+                part = os.read(worker.stdout.fileno(), 1 << 16)
+            except BlockingIOError:
+                break
+            if not part:
+                ended = True
+                break
+            worker.buffer += part
+        for message in unpack(worker.buffer):
+            if isinstance(message, Verdict):
+                self._settle(worker.batch.popleft(), message)
+                worker.deadline = time.monotonic() + self.time_limit + _GRACE
+            elif message == READY:
+                worker.ready, self._failed_starts = True, 0
+            else:
+                self._failure = f"the verifier cannot start: {message}"
+        if ended:
+            self._lost(worker)
+
+    def _lost(self, worker: _Worker) -> None:
+        code = worker.process.wait()
+        why = f"killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        self._replace(worker, Verdict("crashed", 0.0, f"the verifier's worker was {why}"))
+
+    def _late(self, worker: _Worker) -> None:
+        limit = f"no verdict within {self.time_limit:g} s; its worker was killed"
+        self._replace(worker, Verdict("timeout", 0.0, limit))
+
+    def _replace(self, worker: _Worker, verdict: Verdict) -> None:
+        """Settle the sample the worker was at, put the rest back, and start another worker."""
+        self._end(worker)
+        if worker.batch:
+            self._settle(worker.batch.popleft(), verdict)
+        with self._lock:
+            self._queue.extendleft(reversed(worker.batch))
+        if not worker.ready:
+            self._failed_starts += 1
+            if self._failed_starts >= _FAILED_STARTS:
+                self._failure = self._failure or f"the verifier cannot start: {verdict.detail}"
+        if not self._failure:
+            self.restarts += 1
+            self._start()
+
+    def _end(self, worker: _Worker) -> None:
+        self._select.unregister(worker.stdout)
+        worker.process.kill()
+        worker.process.wait()
+        for pipe in (worker.stdin, worker.stdout):
+            with suppress(OSError):  # unsent bytes to a dead process
+                pipe.close()
+        self._workers.remove(worker)
+
+    def _hand_out(self) -> None:
+        for worker in [w for w in self._workers if w.ready and not w.batch]:
+            with self._lock:
+                # A share of the queue, so that the last samples are spread over all workers.
+                count = min(self.batch, -(-len(self._queue) // (2 * self._size)))
+                worker.batch.extend(self._queue.popleft() for _ in range(count))
+            if worker.batch:
+                worker.deadline = time.monotonic() + self.time_limit + _GRACE
+                try:
+                    _write_all(worker, pack([job.sample for job in worker.batch]))
+                except OSError:
+                    self._lost(worker)
+
+    def _settle(self, job: _Job, verdict: Verdict) -> None:
+        self.counts[verdict.kind] += 1
+        self._room.release()
+        if job.future.set_running_or_notify_cancel():
+            job.future.set_result(verdict)
+
+    def _shut(self, why: str) -> None:
+        with self._lock:
+            self._closing = True
+            left = [job for w in self._workers for job in w.batch] + list(self._queue)
+            self._queue.clear()
+        for worker in list(self._workers):
+            self._end(worker)
+        for job in left:
+            self._settle(job, Verdict("crashed", 0.0, why))
+        self._select.close()
+        with self._lock:  # the numbers may soon belong to other files: nobody may wake us any more
+            read, write, self._wake_write = self._wake_read, self._wake_write, -1
+        os.close(read)
+        os.close(write)
+
+
+def _write_all(worker: _Worker, data: bytes) -> None:
+    """Workers that get work are reading, so this never waits long."""
+    view = memoryview(data)
+    while view:
+        view = view[worker.stdin.write(view) :]
+
+
+def _drain(fd: int) -> bytes:
+    try:
+        return os.read(fd, 4096)
+    except BlockingIOError:
+        return b""

@@ -1,0 +1,171 @@
+"""Collecting samples: what is stored is not drawn again, and what is drawn is stored."""
+
+import numpy as np
+import pytest
+
+from sps.evaluate.evaluate import Tally, collect, regrade
+from sps.evaluate.progress import PlainProgress, describe
+from sps.evaluate.scores import count_scores
+from sps.evaluate.tables import buckets, latex, markdown, question_table, results, shown_ks
+from sps.rollout.texts import Written
+from sps.store.evals import EvalStore
+from sps.tasks.math import Mathematics
+from sps.types import Problem, Sampling
+from sps.verify import InlineVerifier
+
+PROBLEMS = [Problem(f"b/{i}", f"{i}+{i}?", str(2 * i)) for i in range(4)]
+TASK = Mathematics({"test": PROBLEMS}, "plain")
+SAMPLING = Sampling(n=4, max_new_tokens=8)
+
+
+class Oracle:
+    """Right on sample s of question i when s < i; stops after `limit` samples, as if killed."""
+
+    def __init__(self, limit=None):
+        self.limit, self.drawn = limit, []
+
+    def write(self, asks, sampling):
+        for ask in asks:
+            for sample in ask.samples:
+                if self.limit is not None and len(self.drawn) == self.limit:
+                    raise KeyboardInterrupt
+                self.drawn.append((ask.index, sample))
+                answer = 2 * ask.index if sample < ask.index else -1
+                text = f"\\boxed{{{answer}}}"
+                yield Written(ask.index, sample, text, 3, True, -1.5)
+
+    def close(self):
+        pass
+
+
+def run(store, oracle, watch=lambda tally: None):
+    return collect(oracle, InlineVerifier(TASK.judge), TASK, PROBLEMS, SAMPLING, store, watch)
+
+
+def scores_of(rows):
+    return count_scores([p.id for p in PROBLEMS], 4, rows, None)
+
+
+def test_every_sample_is_drawn_and_judged(tmp_path):
+    rows = run(EvalStore(tmp_path), Oracle())
+    assert len(rows) == 16
+    assert scores_of(rows).correct_Q.tolist() == [0, 1, 2, 3]
+    assert scores_of(rows).mean_logprob == pytest.approx(-0.5)  # -1.5 over 3 tokens
+
+
+def test_an_interrupted_collection_goes_on_and_draws_nothing_twice(tmp_path):
+    first, second = Oracle(limit=7), Oracle()
+    store = EvalStore(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        run(store, first)
+    rows = run(EvalStore(tmp_path), second)
+    assert len(first.drawn) == 7
+    assert not set(first.drawn) & set(second.drawn)
+    assert len(second.drawn) == 9
+    assert scores_of(rows).correct_Q.tolist() == [0, 1, 2, 3]
+    assert run(EvalStore(tmp_path), Oracle(limit=0)) is not None  # nothing is left to draw
+
+
+def test_regrade_judges_stored_texts_with_new_golds(tmp_path):
+    store = EvalStore(tmp_path)
+    run(store, Oracle())
+    mended = [Problem(p.id, p.question, "-1") for p in PROBLEMS]
+    rows, changed = regrade(InlineVerifier(TASK.judge), mended, EvalStore(tmp_path))
+    assert changed == 16
+    assert scores_of(rows).correct_Q.tolist() == [4, 3, 2, 1]
+    assert scores_of(EvalStore(tmp_path).read()).correct_Q.tolist() == [4, 3, 2, 1]
+
+
+def test_a_store_with_a_half_joined_file_counts_each_sample_once(tmp_path):
+    store = EvalStore(tmp_path)
+    rows = run(store, Oracle())
+    store._write(rows, "samples.parquet")  # killed after this, before the parts were removed
+    assert len(EvalStore(tmp_path).read()) == 16
+    (tmp_path / "part-00009.draft").write_bytes(b"half a file")
+    assert len(EvalStore(tmp_path).read()) == 16
+
+
+def test_texts_that_utf8_cannot_hold_are_stored(tmp_path):
+    class Odd(Oracle):
+        def write(self, asks, sampling):
+            for w in super().write(asks, sampling):
+                yield Written(w.index, w.sample, "\ud800" + w.text, 3, True, None)
+
+    rows = run(EvalStore(tmp_path), Odd())
+    assert rows[0]["text"].startswith("?")
+    assert scores_of(EvalStore(tmp_path).read()).correct_Q.tolist() == [0, 1, 2, 3]
+
+
+def test_progress_says_samples_share_speed_and_time_left():
+    tally = Tally(total=100, done=30, stored=10, correct=15, tokens=400, solved=7)
+    # 20 fresh samples in 8 s are 0.4 s each: 70 left are 28 s; 400 tokens in 8 s are 50 a second.
+    assert describe(tally, 8.0) == (
+        "30/100 samples, 50.0 % correct, 7 questions solved, 50 tokens/s, 0:28 left"
+    )
+
+
+def test_plain_progress_writes_a_line_at_the_start_and_the_end(tmp_path):
+    with (tmp_path / "log").open("w+") as out:
+        watch = PlainProgress("x", out, every=1000)
+        for done in range(11):
+            watch(Tally(total=10, done=done))
+        watch(Tally(total=10, done=10))
+        out.seek(0)
+        assert [line.split()[1] for line in out] == ["0/10", "10/10"]
+
+
+def test_buckets_hold_none_all_and_quarters():
+    ids = [f"q{i}" for i in range(9)]
+    rows = [
+        {
+            "problem_id": f"q{q}",
+            "sample": s,
+            "verdict": "correct" if s < q else "wrong",
+            "detail": "",
+            "length": 1,
+            "sum_logprob": 0.0,
+            "answer": "",
+        }
+        for q in range(9)
+        for s in range(8)
+    ]
+    scores = count_scores(ids, 8, rows, None)
+    # 0/8; 1, 2 of 8 up to 25 %; 3, 4 up to 50 %; 5, 6 up to 75 %; 7 below 100 %; 8/8
+    assert buckets(scores) == {"0": 1, "0-25": 2, "25-50": 2, "50-75": 2, "75-100": 1, "100": 1}
+
+
+def test_tables_show_scores_intervals_and_what_was_not_judged(tmp_path):
+    rows = run(EvalStore(tmp_path), Oracle())
+    rows[0]["verdict"] = "timeout"
+    scores = {"b": scores_of(rows)}
+    text = markdown("m", scores)
+    # Avg@4: (0+1+2+3)/16 = 37.5 %. Pass@4: three of four questions have a correct one, 75 %.
+    assert "| b | 4 | 37.5 [" in text
+    assert "| 75.0 [" in text
+    assert "timeout 6.2 %" in text
+    assert "| b | 6 | 9 | 0 | 0 | 1 | 0 |" in text  # verdicts by kind
+    assert "b & $37.5_{[" in latex(scores)
+    assert "| b/3 | 3/4 | wrong 1 | `6` |" in question_table(scores, {"b": rows})
+    found = results({"model": "m"}, scores)
+    assert list(found["benchmarks"]["b"]["pass_at_k"]) == ["1", "2", "3", "4"]
+    # Pass@2 of 0, 1, 2, 3 of 4: 0, 1/2, 5/6, 1 -> mean 7/12
+    assert found["benchmarks"]["b"]["pass_at_k"]["2"][0] == pytest.approx(7 / 12)
+
+
+def test_table_shows_powers_of_four_and_n():
+    assert shown_ks(128) == [4, 16, 64, 128]
+    assert shown_ks(1) == [1]
+    assert shown_ks(16) == [4, 16]
+
+
+def test_pass_at_k_of_a_collection_equals_enumeration(tmp_path):
+    from itertools import combinations
+
+    rows = run(EvalStore(tmp_path), Oracle())
+    scores = scores_of(rows)
+    for k in range(1, 5):
+        brute = [
+            np.mean([any(s < q for s in draw) for draw in combinations(range(4), k)])
+            for q in range(4)
+        ]
+        assert scores.per_question(k) == pytest.approx(brute)

@@ -1,0 +1,77 @@
+"""Which option does an answer name?"""
+
+import pytest
+
+from sps.tasks.choice import Choice, format_options, judge, options
+from sps.types import Problem
+
+FOUR = Problem("q", format_options("Which?", ["a dog", "a cat", "12", "none"]), "B")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"\boxed{B}",
+        r"\boxed{b}",
+        r"\boxed{\text{(B)}}",
+        r"\boxed{B) a cat}",
+        r"\boxed{a cat}",
+        r"First \boxed{A}, no: \boxed{B}",
+        "The answer is (B).",
+        "The correct answer is **B**.",
+        "Answer: B",
+        "answer is B, because option A is a dog",
+        "So option B it is.",
+        "B",
+        "B. a cat",
+        "I thought about it.\n(B)",
+    ],
+)
+def test_judge_reads_the_option(text):
+    verdict = judge(FOUR, text)
+    assert (verdict.kind, verdict.answer) == ("correct", "B")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "detail"),
+    [
+        (r"\boxed{C}", "wrong", "another option"),
+        (r"\boxed{G}", "wrong", "there is no such option"),
+        (r"\boxed{A, B}", "unparsed", "several options named: A, B"),
+        ("The answer is a whole number.", "unparsed", "no option named"),
+        ("I cannot say.", "unparsed", "no option named"),
+        ("", "unparsed", "empty"),
+    ],
+)
+def test_judge_says_why_not(text, kind, detail):
+    verdict = judge(FOUR, text)
+    assert (verdict.kind, verdict.detail, verdict.reward) == (kind, detail, 0.0)
+
+
+def test_numbered_options_as_in_arc():
+    problem = Problem("q", format_options("Which?", ["sun", "air", "gas", "dead"], "1234"), "4")
+    assert judge(problem, r"\boxed{4}").kind == "correct"
+    assert judge(problem, "The answer is 4).").kind == "correct"
+    assert judge(problem, "The answer is 3").kind == "wrong"
+
+
+def test_ten_options_are_read():
+    problem = Problem("q", format_options("Which?", [f"thing {i}" for i in range(10)]), "J")
+    assert list(options(problem.question)) == list("ABCDEFGHIJ")
+    assert judge(problem, r"\boxed{J}").kind == "correct"
+
+
+def test_options_are_the_last_run_of_labels():
+    question = "Consider:\nA) is true.\nI) is not.\n\nA) first\nB) second"
+    assert options(question) == {"A": "first", "B": "second"}
+
+
+def test_cut_off_is_truncated():
+    assert judge(FOUR, r"\boxed{B}", finished=False).kind == "truncated"
+    assert judge(FOUR, r"\boxed{B} and", finished=False, cut="judge").kind == "correct"
+
+
+def test_prompt_asks_for_the_letter():
+    prompt = Choice({"test": [FOUR]}, "plain").prompt(FOUR)
+    assert "B) a cat" in prompt
+    assert "the letter of the right option within \\boxed{}" in prompt

@@ -1,0 +1,41 @@
+"""The task branch of a recipe."""
+
+import pytest
+
+from sps.config import parse_recipe
+from sps.config_tasks import ChoiceTask, CountdownTask, GymTask, MathTask
+from sps.errors import UserError
+
+
+def task(**keys):
+    return parse_recipe({"task": keys}, "r.yaml").task
+
+
+def test_a_task_without_a_type_is_countdown():
+    assert parse_recipe({}, "r.yaml").task == CountdownTask()
+    assert task(numbers=3) == CountdownTask(numbers=3)
+
+
+def test_the_type_picks_the_task():
+    assert isinstance(task(type="math", data="a.jsonl"), MathTask)
+    assert isinstance(task(type="choice", data="a.jsonl"), ChoiceTask)
+    assert isinstance(task(type="gym", name="sudoku"), GymTask)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"type": "maths"}, "type is one of countdown, math, choice and gym"),
+        ({"numbrs": 3}, "no such key; did you mean 'numbers'"),
+        ({"type": "math", "data": "a", "tmplate": "r1"}, "did you mean 'template'"),
+        ({"type": "math", "data": "a", "columns": {"qestion": "q"}}, "did you mean 'question'"),
+        ({"type": "math"}, "data: Field required"),
+        (
+            {"type": "math", "data": "a", "template": "qwen"},
+            "'qwen_boxed', 'r1', 'plain' or 'chat'",
+        ),
+    ],
+)
+def test_faults_name_the_key_and_the_fix(keys, message):
+    with pytest.raises(UserError, match=message):
+        task(**keys)
