@@ -74,6 +74,58 @@ def compare(
     run_compare(recipes, seeds, out, early, hot, workers, overrides or [])
 
 
+@app.command("eval")
+def evaluate(
+    model: Annotated[
+        str,
+        typer.Argument(help="HF folder, hub id, .gguf file, run, checkpoint, or a served name."),
+    ] = "",
+    bench: Annotated[str, typer.Option(help="Benchmarks: aime24,aime25,math500,...")] = "",
+    n: Annotated[int, typer.Option(min=1, help="Samples a question.")] = 16,
+    out: Annotated[Path | None, typer.Option(help="Default: runs/eval/<model>.")] = None,
+    data_dir: Annotated[
+        str | None, typer.Option(help="Local copies of the benchmarks, instead of the hub.")
+    ] = None,
+    endpoint: Annotated[
+        str | None, typer.Option(help="An OpenAI-compatible server: http://host:8000/v1.")
+    ] = None,
+    temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 0.7,
+    top_p: Annotated[float, typer.Option(min=0, max=1)] = 1.0,
+    top_k: Annotated[int, typer.Option(min=0, help="0 keeps all tokens.")] = 0,
+    max_new_tokens: Annotated[int, typer.Option(min=1)] = 4096,
+    seed: Annotated[int, typer.Option()] = 0,
+    template: Annotated[str, typer.Option(help="chat, qwen_boxed, r1 or plain.")] = "chat",
+    limit: Annotated[int | None, typer.Option(help="Only the first questions of each.")] = None,
+    max_rows: Annotated[int, typer.Option(min=1, help="Sequences decoded at once.")] = 64,
+    dtype: Annotated[str, typer.Option(help="float32, or bfloat16 on a GPU.")] = "float32",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    workers: Annotated[int, typer.Option(help="Judging processes; 0: one a core.")] = 0,
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests to the endpoint.")] = 16,
+    regrade: Annotated[
+        bool, typer.Option("--regrade", help="Judge the stored texts again; draw nothing.")
+    ] = False,
+    compare_with: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option("--compare", help="Two finished evaluations, paired by question."),
+    ] = None,
+) -> None:
+    """Pass@k and Avg@n with intervals; goes on where it was stopped."""
+    from sps.commands import run_eval
+
+    run_eval(
+        {
+            "model": model, "endpoint": endpoint, "n": n, "temperature": temperature,
+            "top_p": top_p, "top_k": top_k, "max_new_tokens": max_new_tokens, "seed": seed,
+            "template": template, "limit": limit, "dtype": dtype,
+        },
+        {
+            "data_dir": data_dir, "device": device, "max_rows": max_rows, "workers": workers,
+            "concurrency": concurrency,
+        },
+        bench, out, regrade, compare_with,
+    )  # fmt: skip
+
+
 @app.command()
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Run folders, or a comparison's folder.")],
@@ -95,11 +147,14 @@ def diagnose(
     large: Annotated[
         bool, typer.Option("--large", help="Load checkpoints of any size, not only small ones.")
     ] = False,
+    embeddings: Annotated[
+        bool, typer.Option("--embeddings", help="Also similarity of answers by embedding.")
+    ] = False,
 ) -> None:
     """Every analysis of the paper on a run: squeeze, buckets, questions gained and lost, cost."""
     from sps.report.command import diagnose_command
 
-    typer.echo(diagnose_command(run, out, large))
+    typer.echo(diagnose_command(run, out, large, embeddings))
 
 
 @app.command()

@@ -94,6 +94,41 @@ def run_train(path: Path, out: Path | None, resume: bool, overrides: list[str]) 
     console.print(f"run folder: {folder}")
 
 
+def run_eval(
+    settings: dict[str, Any],
+    machinery: dict[str, Any],
+    bench: str,
+    out: Path | None,
+    regrade: bool,
+    pair: tuple[Path, Path] | None,
+) -> None:
+    """Evaluate a model on benchmarks, or compare two evaluations that are there."""
+    from sps.evaluate.command import EvalSettings, Machinery, compare_command, eval_command
+
+    def say(text: str) -> None:
+        console.print(text, markup=False, highlight=False)
+
+    if pair is not None:
+        compare_command(*pair, say=say)
+        return
+    if not settings["model"] or not bench:
+        raise UserError("give a model and --bench, for example: sps eval runs/sps --bench gsm8k")
+
+    def engine(policy: Any, rows: int) -> Any:
+        from sps.build import make_engine
+
+        return make_engine(policy, rows)
+
+    eval_command(
+        EvalSettings(**settings),
+        bench,
+        out=out,
+        regrade_only=regrade,
+        say=say,
+        machinery=Machinery(**machinery, engine=engine),
+    )
+
+
 def recipes_folder() -> Path:
     """The recipes that come with the program: in its source tree, or where it was installed."""
     here = Path(__file__).parents[2] / "recipes"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from sps.rollout.native import _waves
-from sps.rollout.sampling import draw, uniforms
+from sps.rollout.sampling import draw, row_keys, uniform_at, uniforms
 from sps.types import Request
 
 LOGITS = torch.tensor([[0.1, 0.4, 0.3, 0.2]]).log()
@@ -64,17 +64,17 @@ def test_draw_never_takes_a_token_without_mass(u, hole):
 
 def test_uniforms_depend_on_seed_index_sample_and_position_alone():
     index, sample = np.array([0, 0, 1, 5]), np.array([0, 1, 0, 3])
-    whole = uniforms(7, index, sample, 0, 20)
-    assert torch.equal(uniforms(7, index[2:3], sample[2:3], 0, 20), whole[2:3])
-    assert torch.equal(uniforms(7, index, sample, 12, 8), whole[:, 12:])
-    assert not torch.equal(uniforms(8, index, sample, 0, 20), whole)
+    whole = uniforms(row_keys(7, index, sample), 0, 20)
+    assert torch.equal(uniforms(row_keys(7, index[2:3], sample[2:3]), 0, 20), whole[2:3])
+    assert torch.equal(uniforms(row_keys(7, index, sample), 12, 8), whole[:, 12:])
+    assert not torch.equal(uniforms(row_keys(8, index, sample), 0, 20), whole)
     assert len(set(whole.flatten().tolist())) == 80
 
 
 @pytest.mark.parametrize("seed", [0, 2**40, -3])
 def test_uniforms_are_uniform_and_unrelated(seed):
     rows = np.arange(100)
-    u = uniforms(seed, rows // 10, rows % 10, 0, 100).double().numpy()
+    u = uniforms(row_keys(seed, rows // 10, rows % 10), 0, 100).double().numpy()
     assert u.min() >= 0
     assert u.max() < 1
     assert stats.kstest(u.flatten(), "uniform").pvalue > 1e-3
@@ -91,3 +91,11 @@ def test_waves_hold_every_sample_once_within_the_limit(shapes, max_rows):
         assert len(wave) * max(len(r.samples) for r in wave) <= max_rows
         seen += [(r.index, s) for r in wave for s in r.samples]
     assert sorted(seen) == [(r.index, s) for r in requests for s in r.samples]
+
+
+def test_uniforms_on_tensors_are_the_same_numbers():
+    key = row_keys(5, np.arange(6), np.arange(6) % 2)
+    whole = uniforms(key, 0, 40)
+    at = torch.tensor([0, 3, 39, 7, 7, 20])
+    got = uniform_at(torch.from_numpy(key.view(np.int64)), at)
+    assert torch.equal(got, whole[torch.arange(6), at])
