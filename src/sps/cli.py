@@ -29,7 +29,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Where the runs, results and report go.")] = Path(
         "runs/demo"
     ),
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each method.")] = 2,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each method.")] = 3,
     quick: Annotated[bool, typer.Option(help="A smoke test in under a minute.")] = False,
     again: Annotated[bool, typer.Option(help="Throw away an earlier demo in the folder.")] = False,
 ) -> None:

@@ -35,10 +35,11 @@ def run_demo(out: Path, seeds: int, quick: bool, again: bool) -> None:
         shutil.rmtree(out)
     names = ["countdown_grpo.yaml", "countdown_sps.yaml", "countdown_sps_paper.yaml"]
     recipes = [recipes_folder() / "demo" / name for name in names]
-    early, hot = ("10,20", "1.5") if quick else ("50,100,200", "1.2,1.5")
+    early, hot = ("10,20", "1.5") if quick else ("100,200", "1.2")
     console.print(
-        "Countdown: reach a target from four numbers. A small policy has seen aimless attempts;\n"
-        "RL sharpens it. Watch Pass@1 rise and Pass@128 fall, and what SPS does about it.\n"
+        "Countdown: reach a target from four numbers. A small policy has seen mostly\n"
+        "aimless attempts; RL sharpens it. Watch Pass@1 rise and Pass@128 fall, and what\n"
+        "SPS does about that.\n"
     )
     run_compare(recipes, 1 if quick else seeds, out, early, hot, 0, _QUICK if quick else [])
 

@@ -203,7 +203,7 @@ def _states(jobs: list[Job], found: dict[str, Summaries]) -> dict[str, str]:
         record = _last_record(job.folder / "metrics.jsonl")
         if record is None:
             states[name] = "running" if (job.folder / "recipe.yaml").exists() else "waiting"
-        elif record["step"] >= job.recipe.rl.steps or not job.train:
+        elif record["step"] >= job.recipe.rl.steps or record["kind"] == "eval" or not job.train:
             states[name] = "evaluating"
         else:
             reward = f", reward {record['reward']:.3f}" if "reward" in record else ""

@@ -8,6 +8,8 @@ while not converged:
 
 from __future__ import annotations
 
+import time
+
 from sps.evaluate.scores import Scores
 from sps.phases import Parts
 from sps.phases.irl import irl_every, irl_phase
@@ -71,11 +73,12 @@ def _after_step(parts: Parts, run: Run, step: int) -> None:
         n = recipe.evaluation.validation_n
         run.scores[step] = measure(parts, run, f"validation-{step:06d}", run.validation, n, step)
     if last or due(recipe.checkpoint.every):
+        began = time.perf_counter()
         state = {"step": step, "cursor": parts.sampler.cursor}
         save_checkpoint(
             checkpoint_path(run.folder, step), parts.policy, state, parts.trainer_state()
         )
-        run.track.log("checkpoint", step)
+        run.track.log("checkpoint", step, **{"seconds/save": time.perf_counter() - began})
         best = max(run.scores, key=lambda s: run.scores[s].pass_at_k(1)[0], default=step)
         forget_checkpoints(run.folder / "checkpoints", recipe.checkpoint.keep, {best, step})
 

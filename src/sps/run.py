@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,15 +50,16 @@ def measure(
     temperature = how.temperature if temperature is None else temperature
     limit = parts.recipe.rollout.max_new_tokens
     sampling = Sampling(n, limit, temperature, how.top_p, how.top_k, how.seed)
+    began = time.perf_counter()
     store = EvalStore(run.folder / "evals" / name)
     scores = evaluate(
         parts.policy, parts.engine, parts.verifier, parts.task, problems, sampling, store, progress
     )
     summary = scores.summary()
     (run.folder / "evals" / f"{name}.json").write_text(json.dumps(summary))
-    run.track.log(
-        "eval", step, name=name, **{k: v for k, v in summary.items() if k != "per_question"}
-    )
+    shown = {k: v for k, v in summary.items() if k != "per_question"}
+    shown["seconds/evaluate"] = time.perf_counter() - began
+    run.track.log("eval", step, name=name, **shown)
     return scores
 
 

@@ -216,8 +216,7 @@ def _learnt_metrics(sums: dict[str, float], used: int, total: int) -> Metrics:
     }
     if used:
         metrics["entropy"] = sums["entropy"] / tokens
-    if "out_of_memory" in sums:
-        metrics["out_of_memory"] = sums["out_of_memory"]
+    metrics |= {name: sums[name] for name in ("out_of_memory", "peak_gib") if name in sums}
     if "kl" in sums:
         metrics["kl_ref"] = sums["kl"] / tokens
     return metrics

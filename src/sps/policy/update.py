@@ -70,6 +70,9 @@ def optimizer_step(
         optimizer.zero_grad(set_to_none=True)
     if halved:
         sums["out_of_memory"] = halved
+    if torch.cuda.is_available():
+        sums["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
+        torch.cuda.reset_peak_memory_stats()
     return sums
 
 

@@ -56,6 +56,7 @@ class SplitCache:
         self.group = group  # rows a prompt
         self.copied = width if width <= SHORT else 0  # prompt tokens in front of each row's own
         self.limit = self.copied + max_new_tokens
+        self.positions = width + max_new_tokens  # no token's position reaches this
         self.filled = 0  # own tokens written by every layer
         self.layers: dict[int, Layer] = {}
         position_L = torch.arange(width, device=lengths_P.device)
@@ -137,10 +138,10 @@ def attend(
     scaling = scaling if scaling is not None else query.shape[-1] ** -0.5
     if isinstance(key, Layer):
         return decode(query, key, scaling, sliding_window, softcap), None
-    return _prefill(query, key, value, scaling, sliding_window, softcap), None
+    return causal(query, key, value, scaling, sliding_window, softcap), None
 
 
-def _prefill(
+def causal(
     query: Tensor, key: Tensor, value: Tensor, scaling: float, window: int | None, cap: float | None
 ) -> Tensor:
     """Causal attention. Prompts are padded on the right, so no real token ever sees a pad."""

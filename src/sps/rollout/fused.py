@@ -1,4 +1,4 @@
-"""One decode step of a Llama-like decoder in a third of the operations of the model's own code.
+"""A Llama-like decoder in a third of the operations of the model's own code, for sampling.
 
 Serves Llama, SmolLM, Qwen2, Qwen3 and Mistral shapes: RMSNorm, rotary positions, grouped heads,
 SwiGLU, optional biases, optional norms of queries and keys. Other decoders run their own code.
@@ -6,15 +6,25 @@ SwiGLU, optional biases, optional norms of queries and keys. Other decoders run 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding, linear, rms_norm, silu
 
-from sps.rollout.attention import Layer, SplitCache, decode
+from sps.rollout.attention import Layer, SplitCache, causal, decode
 
 _FAMILIES = {"llama", "qwen2", "qwen3", "mistral"}
+_ROPES = {
+    "default",
+    "linear",
+    "llama3",
+    "yarn",
+}  # those whose rotation depends on the position alone
+
+Turn = tuple[Tensor, Tensor]  # cos, and sin with a sign, of each token's position
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # queries, keys, values of the same tokens
 
 
 def supports(model: Any) -> bool:
@@ -24,8 +34,10 @@ def supports(model: Any) -> bool:
     window = getattr(config, "sliding_window", None)
     if getattr(config, "use_sliding_window", True) is False:
         window = None
+    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     adapted = hasattr(model, "peft_config") or getattr(model, "_hf_peft_config_loaded", False)
-    return plain and window is None and not adapted and not getattr(config, "mlp_bias", False)
+    biased = getattr(config, "mlp_bias", False)
+    return plain and window is None and rope in _ROPES and not adapted and not biased
 
 
 class FusedStep:
@@ -38,7 +50,8 @@ class FusedStep:
         self.eps, self.rotary = config.rms_norm_eps, model.base_model.rotary_emb
         self.layers = [_Layer(layer, self.eps) for layer in model.base_model.layers]
         self.embed = model.get_input_embeddings()
-        self.norm, self.table = model.base_model.norm, None
+        self.norm = model.base_model.norm
+        self.table: Turn | None = None
 
     def refresh(self) -> None:
         """Copy the projections that are joined; the rest is read in place."""
@@ -48,37 +61,60 @@ class FusedStep:
     def __call__(self, token_B: Tensor, position_B: Tensor, cache: SplitCache) -> Tensor:
         """The last hidden state of one more token a row; its keys and values go to the cache."""
         x_BD = embedding(token_B, self.embed.weight)
-        turn = self._rotation(x_BD, position_B, int(cache.lengths_P.max()) + cache.limit)
-        for number, layer in enumerate(self.layers):
-            x_BD = self._layer(layer, cache.layers[number], x_BD, turn, cache.filled)
+        turn = self._rotation(x_BD, position_B, cache.positions)
+        for layer, kept in zip(self.layers, cache.layers.values(), strict=True):
+
+            def attend(q: Tensor, k: Tensor, v: Tensor, kept: Layer = kept) -> Tensor:
+                kept.append(k, v, cache.filled)
+                return decode(q[:, :, None], kept, self.width**-0.5, None, None)
+
+            x_BD = self._layer(layer, x_BD, turn, attend)
         return rms_norm(x_BD, x_BD.shape[-1:], self.norm.weight, self.eps)
 
-    def _rotation(self, x_BD: Tensor, position_B: Tensor, size: int) -> tuple[Tensor, Tensor]:
-        """cos, and sin with the sign of rotate_half, for each row: [B, 1, D] from a table."""
+    def prompt(self, ids_PL: Tensor, cache: SplitCache) -> Tensor:
+        """The hidden states [P, L, D] of prompts padded on the right; fills the cache."""
+        prompts, length = ids_PL.shape
+        x_ND = embedding(ids_PL.flatten(), self.embed.weight)
+        position_N = torch.arange(length, device=ids_PL.device).repeat(prompts)
+        turn = self._rotation(x_ND, position_N, cache.positions)
+        for number, layer in enumerate(self.layers):
+
+            def attend(q: Tensor, k: Tensor, v: Tensor, number: int = number) -> Tensor:
+                q, k, v = (
+                    t.view(prompts, length, -1, self.width).transpose(1, 2) for t in (q, k, v)
+                )
+                cache.update(k, v, number)
+                return causal(q, k, v, self.width**-0.5, None, None)
+
+            x_ND = self._layer(layer, x_ND, turn, attend)
+        x_ND = rms_norm(x_ND, x_ND.shape[-1:], self.norm.weight, self.eps)
+        return x_ND.view(prompts, length, -1)
+
+    def _rotation(self, x_ND: Tensor, position_N: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """cos, and sin with the sign of rotate_half, for each token: [N, 1, D] from a table."""
         if self.table is None or self.table[0].shape[0] < size:
-            every = torch.arange(size, device=x_BD.device)[None]
-            cos, sin = (part[0, :, None] for part in self.rotary(x_BD, every))
+            every = torch.arange(size, device=x_ND.device)[None]
+            cos, sin = (part[0, :, None] for part in self.rotary(x_ND, every))
             half = self.width // 2
             self.table = cos, torch.cat([-sin[..., :half], sin[..., half:]], -1)
-        return self.table[0][position_B], self.table[1][position_B]
+        return self.table[0][position_N], self.table[1][position_N]
 
-    def _layer(self, layer: _Layer, kept: Layer, x_BD: Tensor, turn: tuple, at: int) -> Tensor:
-        rows, turned = len(x_BD), self.heads + self.shared
-        joined = linear(self._scaled(x_BD), layer.qkv, layer.bias)
+    def _layer(self, layer: _Layer, x_ND: Tensor, turn: Turn, attend: Attend) -> Tensor:
+        rows, turned = len(x_ND), self.heads + self.shared
+        joined = linear(self._scaled(x_ND), layer.qkv, layer.bias)
         joined = joined.view(rows, turned + self.shared, self.width)
         to_turn = layer.normed(joined[:, :turned], self.heads)
         # rotate_half(x) * sin == roll(x, half) * (-sin, +sin): three operations instead of six.
-        turned_BHD = torch.addcmul(to_turn * turn[0], to_turn.roll(self.width // 2, -1), turn[1])
-        kept.append(turned_BHD[:, self.heads :], joined[:, turned:], at)
-        mixed = decode(turned_BHD[:, : self.heads, None], kept, self.width**-0.5, None, None)
-        x_BD = x_BD + linear(mixed.view(rows, -1), layer.out.weight, layer.out.bias)
-        gate, up = linear(self._scaled(x_BD), layer.gate_up).chunk(2, -1)
-        return x_BD + linear(silu(gate).mul_(up), layer.down.weight)
+        turned_NHD = torch.addcmul(to_turn * turn[0], to_turn.roll(self.width // 2, -1), turn[1])
+        mixed = attend(turned_NHD[:, : self.heads], turned_NHD[:, self.heads :], joined[:, turned:])
+        x_ND = x_ND + linear(mixed.reshape(rows, -1), layer.out.weight, layer.out.bias)
+        gate, up = linear(self._scaled(x_ND), layer.gate_up).chunk(2, -1)
+        return x_ND + linear(silu(gate).mul_(up), layer.down.weight)
 
-    def _scaled(self, x_BD: Tensor) -> Tensor:
+    def _scaled(self, x_ND: Tensor) -> Tensor:
         """RMSNorm without its weight, which is folded into the projection that follows."""
-        wide = x_BD.float()
-        return (wide * (wide.square().mean(-1, keepdim=True) + self.eps).rsqrt()).to(x_BD.dtype)
+        wide = x_ND.float()
+        return (wide * (wide.square().mean(-1, keepdim=True) + self.eps).rsqrt()).to(x_ND.dtype)
 
 
 class _Layer:
@@ -92,7 +128,9 @@ class _Layer:
         self._mlp = [mlp.gate_proj, mlp.up_proj]
         self.q_norm = getattr(attention, "q_norm", None)
         self.k_norm = getattr(attention, "k_norm", None)
-        self.qkv = self.gate_up = self.bias = None
+        self.bias: Tensor | None = None
+        self.qkv: Tensor | None = None
+        self.gate_up: Tensor | None = None
 
     @torch.no_grad()
     def refresh(self) -> None:

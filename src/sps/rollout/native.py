@@ -67,10 +67,11 @@ class NativeEngine:
         how = (sampling.temperature, sampling.top_p, sampling.top_k)
         for at in range(sampling.max_new_tokens):
             token_B, logprob_B = draw(logits_BV, rows.uniform(at), *how)
-            rows.write(at, token_B, logprob_B, torch.isin(token_B, self.eos))
-            if at + 1 == sampling.max_new_tokens or not rows.live_B.any():
+            rows.write(at, token_B, logprob_B, (token_B[:, None] == self.eos).any(-1))
+            live = int(rows.live_B.sum())
+            if at + 1 == sampling.max_new_tokens or not live:
                 break
-            if rows.live_B.float().mean() < _DROP_BELOW:
+            if live < _DROP_BELOW * len(rows.live_B):
                 yield rows.finished(at + 1)
                 token_B = rows.drop(cache, token_B)
             logits_BV = self._step(cache, token_B)
@@ -87,7 +88,11 @@ class NativeEngine:
         cache = attention.SplitCache(
             lengths_P, width, sampling.max_new_tokens, rows.group, self.arena
         )
-        hidden_PLD = self._hidden(ids_PL.to(device), torch.arange(width, device=device), cache)
+        if self._fused:
+            hidden_PLD = self._fused.prompt(ids_PL.to(device), cache)
+        else:
+            positions_PL = torch.arange(width, device=device).expand(len(wave), -1)
+            hidden_PLD = self._hidden(ids_PL.to(device), positions_PL, cache)
         last_PD = hidden_PLD[torch.arange(len(wave), device=device), lengths_P - 1]
         logits_PV = self.model.get_output_embeddings()(last_PD)
         return cache, self._finish(logits_PV).repeat_interleave(rows.group, 0)
@@ -103,8 +108,6 @@ class NativeEngine:
         return self._finish(self.model.get_output_embeddings()(hidden_BD))
 
     def _hidden(self, ids: Tensor, positions: Tensor, cache: attention.SplitCache) -> Tensor:
-        if positions.ndim == 1:
-            positions = positions.expand(len(ids), -1)
         out = self.model.base_model(
             input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=True
         )
@@ -148,7 +151,7 @@ class _Rows:
     def write(self, at: int, token_B: Tensor, logprob_B: Tensor, end_B: Tensor) -> None:
         self.ids_BT[:, at], self.logprobs_BT[:, at] = token_B.int(), logprob_B
         ending_B = self.live_B & end_B
-        self.ended_B[ending_B] = at + 1
+        self.ended_B = torch.where(ending_B, at + 1, self.ended_B)
         self.live_B = self.live_B & ~end_B
 
     def finished(self, length: int, last: bool = False) -> list[Completion]:

@@ -1,0 +1,149 @@
+"""The command line as a person meets it: what works, and what bad input says."""
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from sps.cli import app, main
+
+ROOT = Path(__file__).parents[2]
+SMALL = [
+    "--set", "rl.steps=4", "--set", "irl.every=2", "--set", "irl.steps=1", "--set", "task.train=40",
+    "--set", "task.validation=10", "--set", "task.test=10", "--set", "evaluation.n=4",
+    "--set", "evaluation.every=0", "--set", "rollout.prompts=2", "--set", "checkpoint.every=2",
+]  # fmt: skip
+SPS = str(ROOT / "recipes" / "demo" / "countdown_sps.yaml")
+
+
+def sps(*arguments):
+    """Run the program in this process; returns its exit code."""
+    before, sys.argv = sys.argv, ["sps", *map(str, arguments)]
+    try:
+        main()
+    except SystemExit as end:
+        return end.code or 0
+    finally:
+        sys.argv = before
+    return 0
+
+
+def said(capsys, *arguments):
+    """What a command that must be refused says: exit code 2 and one paragraph, no traceback."""
+    assert sps(*arguments) == 2
+    text = capsys.readouterr().err
+    assert "Traceback" not in text
+    assert len(text.strip().splitlines()) == 1
+    return text
+
+
+def test_unknown_key_names_the_file_and_the_nearest_right_one(tmp_path, capsys):
+    path = tmp_path / "mine.yaml"
+    path.write_text("rl: {lrr: 1e-4}\n")
+    assert "mine.yaml: rl.lrr: no such key; did you mean 'lr'?" in said(capsys, "train", path)
+
+
+def test_malformed_yaml_names_the_line(tmp_path, capsys):
+    path = tmp_path / "mine.yaml"
+    path.write_text("rl:\n  lr: [1\n")
+    assert sps("train", path) == 2
+    assert re.search(r"mine\.yaml:.*line \d", capsys.readouterr().err)
+
+
+def test_missing_recipe_is_said(capsys):
+    assert "no such recipe" in said(capsys, "train", "nowhere.yaml")
+
+
+def test_missing_model_folder_is_said(tmp_path, capsys):
+    text = said(capsys, "train", SPS, "--set", "model.path=./nowhere", "--out", tmp_path / "run")
+    assert "model.path" in text
+    assert "nowhere" in text
+
+
+def test_task_without_enough_solvable_problems_says_what_to_widen(tmp_path, capsys):
+    small = ["--set", "task.low=1", "--set", "task.high=1", "--set", "model.path=./nowhere"]
+    text = said(capsys, "train", SPS, *small, "--out", tmp_path / "run")
+    assert "task.train" in text
+    assert "widen" in text
+
+
+def test_empty_data_is_said(tmp_path, capsys):
+    (tmp_path / "empty.jsonl").write_text("")
+    path = tmp_path / "maths.yaml"
+    path.write_text(f"task: {{type: math, data: {tmp_path / 'empty.jsonl'}}}\n")
+    assert "empty.jsonl" in said(capsys, "train", path, "--out", tmp_path / "run")
+
+
+def test_unwritable_run_folder_is_said(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert "cannot write" in said(capsys, "train", SPS, "--out", tmp_path / "file" / "run")
+
+
+def test_train_resume_and_refusal_of_a_folder_that_holds_a_run(tmp_path, capsys):
+    run = tmp_path / "run"
+    assert sps("train", SPS, *SMALL, "--out", run) == 0
+    assert "Pass@4" in capsys.readouterr().out
+    assert "--resume" in said(capsys, "train", SPS, *SMALL, "--out", run)
+    text = said(capsys, "train", SPS, *SMALL, "--set", "rl.lr=1e-6", "--out", run, "--resume")
+    assert "rl.lr was 0.0002, is 1e-06" in text
+    assert sps("train", SPS, *SMALL, "--out", run, "--resume") == 0
+    assert sps("report", run) == 0
+    assert (run / "report.html").stat().st_size > 100_000
+
+
+def test_compare_writes_results_in_the_promised_form(tmp_path):
+    grpo = ROOT / "recipes" / "demo" / "countdown_grpo.yaml"
+    out = tmp_path / "out"
+    arguments = ["--seeds", 2, "--out", out, "--early", "2", "--hot", "1.5", *SMALL]
+    arguments += ["--set", "irl.steps=1"]
+    assert sps("compare", grpo, SPS, *arguments) == 0
+    results = json.loads((out / "results.json").read_text())
+    assert set(results["methods"]) == {"base", "grpo", "grpo @2", "grpo T=1.5", "sps"}
+    one = results["methods"]["sps"]
+    assert one["seeds"] == 2
+    assert list(one["pass_at_k"]) == ["1", "2", "4"]
+    for mean, low, high in [*one["pass_at_k"].values(), one["avg"]]:
+        assert 0 <= low <= mean <= high <= 1
+    assert one["irl_seconds"] > 0
+    assert results["wall_seconds"] > 0
+    pair = next(p for p in results["paired"] if (p["a"], p["b"], p["k"]) == ("grpo", "sps", 4))
+    gain = one["pass_at_k"]["4"][0] - results["methods"]["grpo"]["pass_at_k"]["4"][0]
+    assert pair["delta"][0] == pytest.approx(gain)  # paired on the same questions
+    assert pair["verdict"] in {"better", "worse", "tied"}
+    assert (out / "report.html").exists()
+    # Started again it takes everything from disk.
+    assert sps("compare", grpo, SPS, *arguments) == 0
+    again = json.loads((out / "results.json").read_text())
+    assert again["methods"] == results["methods"]
+
+
+def test_early_stop_without_a_checkpoint_is_refused(tmp_path, capsys):
+    text = said(capsys, "compare", SPS, "--early", "3", "--out", tmp_path / "out")
+    assert "checkpoint.every is 50" in text
+
+
+def commands(path):
+    """The sps commands of a Markdown file's code blocks."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```", path.read_text(), re.M | re.S)
+    lines = [line.split("#")[0].strip() for block in blocks for line in block.splitlines()]
+    return [line for line in lines if line.startswith("sps ")]
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))])
+def test_commands_in_the_documentation_are_understood(path):
+    group = typer.main.get_command(app)
+    for line in commands(path):
+        name, *arguments = shlex.split(line)[1:]
+        command = group.get_command(None, name)
+        assert command is not None, line
+        command.make_context(name, list(arguments))
+
+
+def test_recipes_named_in_the_documentation_exist():
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        for name in re.findall(r"recipes/[\w/.-]+\.yaml", path.read_text()):
+            assert (ROOT / name).exists(), (path.name, name)
