@@ -48,8 +48,7 @@ def open_run(
     recipe: Recipe, folder: Path, resume: bool = False, listeners: list[Listener] | None = None
 ) -> tuple[Parts, Run]:
     """Everything a run needs, new or resumed; bad input fails here, before any work."""
-    if recipe.threads:
-        torch.set_num_threads(recipe.threads)
+    use_threads(recipe)
     checkpoint = _claim(recipe, folder, resume)
     task = make_task(recipe)
     splits = {split: task.problems(split) for split in ("train", "validation", "test")}
@@ -65,6 +64,12 @@ def open_run(
         _report_overlap(recipe, splits, track)
         parts.probe = make_probe(parts, splits["validation"])
     return parts, run
+
+
+def use_threads(recipe: Recipe) -> None:
+    """As many CPU threads as the recipe says."""
+    if recipe.threads:
+        torch.set_num_threads(recipe.threads)
 
 
 def make_task(recipe: Recipe) -> Task:
@@ -168,7 +173,11 @@ def ensure_base(
     recipe: Recipe, progress: BaseProgress = lambda step, of, loss: None, again: bool = False
 ) -> Path:
     """The folder of the embedded policy: shipped, cached, or made now."""
-    assert isinstance(recipe.task, CountdownTask)
+    if not isinstance(recipe.task, CountdownTask):
+        raise UserError(
+            f"model.path: the embedded policy knows Countdown alone; name a model for the "
+            f"{recipe.task.type} task, a folder, a .gguf file or a hub id"
+        )
     task, base = make_countdown(recipe.task), recipe.model.base
     shape = recipe.task.model_dump(include={"numbers", "low", "high", "max_value", "seed"})
     name = tiny.base_hash(base, shape)

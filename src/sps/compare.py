@@ -10,8 +10,8 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from sps.algo.passk import mean_interval, paired
 from sps.config import Recipe
 from sps.evaluate.scores import Scores, read_scores
 from sps.track import read_records
+from sps.types import Sampling
 
 Summaries = dict[str, dict[str, Any]]  # method name -> summary of its test scores
 
@@ -71,23 +72,22 @@ def compare(jobs: list[Job], out: Path, watch: Watch, workers: int | None = None
     out.mkdir(parents=True, exist_ok=True)
     found: dict[str, Summaries] = {}
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        futures = {pool.submit(run_job, job): job for job in jobs}
-        pending = set(futures)
+        pending: dict[Future[Summaries], Job] = {pool.submit(run_job, job): job for job in jobs}
         while pending:
             for future in _finished(pending):
-                pending.discard(future)
-                job = futures[future]
+                job = pending.pop(future)
                 try:
-                    found[str(job.folder)] = future.result()
+                    found.setdefault(str(job.folder), {}).update(future.result())
                 except BaseException:
                     pool.shutdown(wait=False, cancel_futures=True)
                     raise
+                if job.train:  # other uses of a run wait for it, and then for any free worker
+                    later = [replace(job, extras=(extra,), train=False) for extra in job.extras]
+                    pending |= {pool.submit(run_extra, extra): extra for extra in later}
             watch(jobs, _states(jobs, found), time.time() - began)
     results = summarise(jobs, found)
     results["wall_seconds"] = time.time() - began
-    draft = out / "results.json.draft"
-    draft.write_text(json.dumps(results, indent=1))
-    draft.rename(out / "results.json")
+    _write(out / "results.json", results)
     return results
 
 
@@ -99,25 +99,49 @@ def run_job(job: Job) -> Summaries:
     # Imported here: the parent process never needs torch.
     from sps.build import open_run
     from sps.loop import train
-    from sps.run import measure, use_checkpoint
+    from sps.run import measure
 
     parts, run = open_run(job.recipe, job.folder, resume=(job.folder / "recipe.yaml").exists())
-    n = job.recipe.evaluation.n
     if job.train:
-        scores = train(parts, run)
-        found = {job.method: {**scores.summary(), **_seconds(job.folder)}}
+        summary = {**train(parts, run).summary(), **_seconds(job.folder)}
     else:
-        found = {job.method: measure(parts, run, "test", run.test, n, 0).summary()}
-    for extra in job.extras:
-        step = extra.step or job.recipe.rl.steps
-        use_checkpoint(parts, run, step)
-        name = f"test-{step:06d}-{extra.temperature or job.recipe.evaluation.temperature:g}"
-        scores = measure(parts, run, name, run.test, n, step, extra.temperature)
-        found[extra.name] = scores.summary()
-    draft = written.with_suffix(".draft")
-    draft.write_text(json.dumps(found))
-    draft.rename(written)
-    return found
+        summary = measure(parts, run, "test", run.test, job.recipe.evaluation.n, 0).summary()
+    parts.verifier.close()
+    _write(written, {job.method: summary})
+    return {job.method: summary}
+
+
+def run_extra(job: Job) -> Summaries:
+    """Another use of a run that has ended: its extra's checkpoint at its extra's temperature."""
+    from sps.build import make_engine, make_policy, make_task, make_verifier, use_threads
+    from sps.evaluate.evaluate import evaluate
+    from sps.run import checkpoint_path
+    from sps.store.evals import EvalStore
+
+    recipe, extra = job.recipe, job.extras[0]
+    how, step = recipe.evaluation, extra.step or recipe.rl.steps
+    heat = how.temperature if extra.temperature is None else extra.temperature
+    written = job.folder / "evals" / f"test-{step:06d}-{heat:g}.json"
+    if not written.exists():
+        use_threads(recipe)
+        task = make_task(recipe)
+        policy = make_policy(recipe, str(checkpoint_path(job.folder, step)))
+        engine, verifier = make_engine(policy, recipe.rollout.max_rows), make_verifier(recipe, task)
+        sampling = Sampling(
+            how.n, recipe.rollout.max_new_tokens, heat, how.top_p, how.top_k, how.seed
+        )
+        store = EvalStore(written.with_suffix(""))
+        test = task.problems("test")
+        scores = evaluate(policy, engine, verifier, task, test, sampling, store)
+        verifier.close()
+        _write(written, scores.summary())
+    return {extra.name: json.loads(written.read_text())}
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    draft = path.with_suffix(".draft")
+    draft.write_text(json.dumps(content, indent=1))
+    draft.rename(path)
 
 
 def summarise(jobs: list[Job], found: dict[str, Summaries]) -> dict[str, Any]:
@@ -182,12 +206,9 @@ def _seconds(folder: Path) -> dict[str, float]:
     return {"rl_seconds": totals["rl"], "irl_seconds": totals["irl"]}
 
 
-def _finished(pending: set) -> Iterable:
+def _finished(pending: Iterable[Future[Summaries]]) -> set[Future[Summaries]]:
     """Jobs that ended within the next second."""
-    try:
-        return [next(as_completed(list(pending), timeout=1.0))]
-    except TimeoutError:
-        return []
+    return wait(pending, timeout=1.0, return_when=FIRST_COMPLETED).done
 
 
 def _states(jobs: list[Job], found: dict[str, Summaries]) -> dict[str, str]:

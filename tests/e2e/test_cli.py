@@ -74,8 +74,16 @@ def test_task_without_enough_solvable_problems_says_what_to_widen(tmp_path, caps
 def test_empty_data_is_said(tmp_path, capsys):
     (tmp_path / "empty.jsonl").write_text("")
     path = tmp_path / "maths.yaml"
-    path.write_text(f"task: {{type: math, data: {tmp_path / 'empty.jsonl'}}}\n")
+    shipped = next((ROOT / "src" / "sps" / "assets" / "bases").iterdir())
+    data = tmp_path / "empty.jsonl"
+    path.write_text(f"model: {{path: {shipped}}}\ntask: {{type: math, data: {data}}}\n")
     assert "empty.jsonl" in said(capsys, "train", path, "--out", tmp_path / "run")
+
+
+def test_a_task_that_the_embedded_policy_does_not_know_asks_for_a_model(tmp_path, capsys):
+    path = tmp_path / "maths.yaml"
+    path.write_text("task: {type: math, data: some.jsonl}\n")
+    assert "model.path" in said(capsys, "train", path, "--out", tmp_path / "run")
 
 
 def test_unwritable_run_folder_is_said(tmp_path, capsys):
@@ -129,7 +137,8 @@ def test_early_stop_without_a_checkpoint_is_refused(tmp_path, capsys):
 def commands(path):
     """The sps commands of a Markdown file's code blocks."""
     blocks = re.findall(r"^```\w*\n(.*?)^```", path.read_text(), re.M | re.S)
-    lines = [line.split("#")[0].strip() for block in blocks for line in block.splitlines()]
+    joined = [re.sub(r"\\\n\s*", " ", block) for block in blocks]
+    lines = [line.split("#")[0].strip() for block in joined for line in block.splitlines()]
     return [line for line in lines if line.startswith("sps ")]
 
 
