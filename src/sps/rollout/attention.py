@@ -52,7 +52,7 @@ class SplitCache:
     def __init__(
         self, lengths_P: Tensor, width: int, max_new_tokens: int, group: int, arena: Arena
     ):
-        self.lengths_P, self.arena = lengths_P, arena
+        self.lengths_P, self.width, self.arena = lengths_P, width, arena
         self.group = group  # rows a prompt
         self.copied = width if width <= SHORT else 0  # prompt tokens in front of each row's own
         self.limit = self.copied + max_new_tokens
@@ -70,6 +70,13 @@ class SplitCache:
             return key, value
         self.layers[layer].append(key[:, :, 0], value[:, :, 0], self.filled)
         return self.layers[layer], None
+
+    def position(self) -> Tensor | int:
+        """Of the token being decoded, a row each; a plain number when it is the same for all."""
+        if self.padding_PL is None:
+            return self.width + self.filled
+        position_P = self.lengths_P + self.filled
+        return position_P[:, None].expand(-1, self.group).reshape(-1)
 
     def get_seq_length(self, layer: int = 0) -> int:
         """Not used for positions, which the engine passes itself."""
@@ -180,7 +187,8 @@ def _scores(query: Tensor, layer: Layer, window: int | None, cap: float | None) 
     cache = layer.cache
     now = cache.copied + cache.filled + 1
     own = _capped(query @ layer.key.transpose(2, 3), cap)
-    own[..., now:] = -torch.inf
+    if now < own.shape[-1]:
+        own[..., now:] = -torch.inf
     if window and cache.filled + 1 > window:
         own[..., cache.copied : now - window] = -torch.inf
     hidden_PL = _hidden(cache, layer.prefix_key.shape[2], window)

@@ -58,10 +58,10 @@ class FusedStep:
         for layer in self.layers:
             layer.refresh()
 
-    def __call__(self, token_B: Tensor, position_B: Tensor, cache: SplitCache) -> Tensor:
+    def __call__(self, token_B: Tensor, cache: SplitCache) -> Tensor:
         """The last hidden state of one more token a row; its keys and values go to the cache."""
         x_BD = embedding(token_B, self.embed.weight)
-        turn = self._rotation(x_BD, position_B, cache.positions)
+        turn = self._rotation(x_BD, cache.position(), cache.positions)
         for layer, kept in zip(self.layers, cache.layers.values(), strict=True):
 
             def attend(q: Tensor, k: Tensor, v: Tensor, kept: Layer = kept) -> Tensor:
@@ -90,13 +90,15 @@ class FusedStep:
         x_ND = rms_norm(x_ND, x_ND.shape[-1:], self.norm.weight, self.eps)
         return x_ND.view(prompts, length, -1)
 
-    def _rotation(self, x_ND: Tensor, position_N: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    def _rotation(self, x_ND: Tensor, position_N: Tensor | int | slice, size: int) -> Turn:
         """cos, and sin with the sign of rotate_half, for each token: [N, 1, D] from a table."""
         if self.table is None or self.table[0].shape[0] < size:
             every = torch.arange(size, device=x_ND.device)[None]
             cos, sin = (part[0, :, None] for part in self.rotary(x_ND, every))
             half = self.width // 2
             self.table = cos, torch.cat([-sin[..., :half], sin[..., half:]], -1)
+        if isinstance(position_N, int):  # the same for all: a row that is broadcast
+            position_N = slice(position_N, position_N + 1)
         return self.table[0][position_N], self.table[1][position_N]
 
     def _layer(self, layer: _Layer, x_ND: Tensor, turn: Turn, attend: Attend) -> Tensor:
@@ -107,9 +109,11 @@ class FusedStep:
         # rotate_half(x) * sin == roll(x, half) * (-sin, +sin): three operations instead of six.
         turned_NHD = torch.addcmul(to_turn * turn[0], to_turn.roll(self.width // 2, -1), turn[1])
         mixed = attend(turned_NHD[:, : self.heads], turned_NHD[:, self.heads :], joined[:, turned:])
-        x_ND = x_ND + linear(mixed.reshape(rows, -1), layer.out.weight, layer.out.bias)
+        x_ND = torch.addmm(x_ND, mixed.reshape(rows, -1), layer.out.weight.t())
+        if layer.out.bias is not None:
+            x_ND = x_ND + layer.out.bias
         gate, up = linear(self._scaled(x_ND), layer.gate_up).chunk(2, -1)
-        return x_ND + linear(silu(gate).mul_(up), layer.down.weight)
+        return torch.addmm(x_ND, silu(gate).mul_(up), layer.down.weight.t())
 
     def _scaled(self, x_ND: Tensor) -> Tensor:
         """RMSNorm without its weight, which is folded into the projection that follows."""

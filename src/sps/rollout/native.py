@@ -98,12 +98,12 @@ class NativeEngine:
         return cache, self._finish(logits_PV).repeat_interleave(rows.group, 0)
 
     def _step(self, cache: attention.SplitCache, token_B: Tensor) -> Tensor:
-        position_P = cache.lengths_P + cache.filled
-        position_B = position_P[:, None].expand(-1, cache.group).reshape(-1)
         if self._fused:
-            hidden_BD = self._fused(token_B, position_B, cache)
+            hidden_BD = self._fused(token_B, cache)
         else:
-            hidden_BD = self._hidden(token_B[:, None], position_B[:, None], cache)[:, 0]
+            position = torch.as_tensor(cache.position(), device=token_B.device)
+            position_B1 = position.expand(len(token_B))[:, None]
+            hidden_BD = self._hidden(token_B[:, None], position_B1, cache)[:, 0]
         cache.filled += 1
         return self._finish(self.model.get_output_embeddings()(hidden_BD))
 

@@ -65,10 +65,15 @@ def draw(
         logp_BV = logits_BV.float().log_softmax(-1)
         best = logp_BV.max(-1)
         return best.indices, best.values
-    logp_BV = (logits_BV.float() / temperature).log_softmax(-1)
-    mass_BV = _truncate(logp_BV.exp(), top_p, top_k)
-    token_B = _invert(mass_BV, uniform_B)
-    return token_B, logp_BV.gather(-1, token_B[:, None])[:, 0]
+    logits_BV = logits_BV.float() / temperature if temperature != 1 else logits_BV.float()
+    top_B1 = logits_BV.amax(-1, keepdim=True)
+    mass_BV = (logits_BV - top_B1).exp_()
+    total_B1 = mass_BV.sum(-1, keepdim=True)
+    whole = top_p == 1 and top_k == 0
+    kept_BV = mass_BV if whole else _truncate(mass_BV / total_B1, top_p, top_k)
+    token_B1 = _invert(kept_BV, uniform_B)
+    logp_B1 = logits_BV.gather(-1, token_B1) - top_B1 - total_B1.log()
+    return token_B1[:, 0], logp_B1[:, 0]
 
 
 def _truncate(p_BV: Tensor, top_p: float, top_k: int) -> Tensor:
@@ -92,4 +97,4 @@ def _invert(mass_BV: Tensor, uniform_B: Tensor) -> Tensor:
     # nextafter keeps u*total strictly below the total, so a massless tail is never chosen.
     total_B1 = cdf_BV[:, -1:]
     aim_B1 = torch.minimum(uniform_B[:, None] * total_B1, torch.nextafter(total_B1, total_B1 * 0))
-    return torch.searchsorted(cdf_BV, aim_B1, right=True)[:, 0]
+    return torch.searchsorted(cdf_BV, aim_B1, right=True)

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sps.types import Rollout, Verdict
+from sps.types import Rollout
 
 SCHEMA = pa.schema(
     [
@@ -55,8 +55,7 @@ class RolloutStore:
 
     def append(self, step: int, rollouts: Iterable[Rollout]) -> None:
         """Write one step; it is there whole or not at all."""
-        rows = [_row(r) for r in rollouts]
-        self._write(self.folder / f"step-{step:06d}.parquet", pa.Table.from_pylist(rows, SCHEMA))
+        self._write(self.folder / f"step-{step:06d}.parquet", _table(list(rollouts)))
 
     def light(self, first: int, last: int) -> pa.Table:
         """What selection needs of the steps first .. last: no tokens."""
@@ -129,27 +128,36 @@ def to_arrays(table: pa.Table, column: str) -> list[np.ndarray]:
     return [values[a:b] for a, b in pairwise(offsets)]
 
 
-def _row(r: Rollout) -> dict:
-    verdict: Verdict = r.verdict
-    return {
-        "step": r.step,
-        "group": r.group,
-        "sample": r.sample,
-        "problem_id": r.problem_id,
-        "policy_version": r.policy_version,
-        "prompt_ids": r.prompt_ids,
-        "ids": r.ids,
-        "logprobs": r.logprobs,
-        "mean_logprob": r.mean_logprob,
-        "sum_logprob": r.sum_logprob,
-        "length": len(r.ids),
-        "finished": r.finished,
-        "reward": r.reward,
-        "verdict": verdict.kind,
-        "detail": verdict.detail,
-        "answer": verdict.answer,
-        "kept": False,
+def _table(rollouts: list[Rollout]) -> pa.Table:
+    """Rollouts as columns of SCHEMA; lists are joined once, not row by row."""
+
+    def lists(rows: list[np.ndarray], kind: pa.DataType) -> pa.Array:
+        ends = np.cumsum([0, *(len(row) for row in rows)])
+        values = np.concatenate(rows) if rows else np.empty(0)
+        return pa.LargeListArray.from_arrays(pa.array(ends), pa.array(values, kind))
+
+    sums = [r.sum_logprob for r in rollouts]
+    lengths = [len(r.ids) for r in rollouts]
+    columns = {
+        "step": [r.step for r in rollouts],
+        "group": [r.group for r in rollouts],
+        "sample": [r.sample for r in rollouts],
+        "problem_id": [r.problem_id for r in rollouts],
+        "policy_version": [r.policy_version for r in rollouts],
+        "prompt_ids": lists([r.prompt_ids for r in rollouts], pa.int32()),
+        "ids": lists([r.ids for r in rollouts], pa.int32()),
+        "logprobs": lists([r.logprobs for r in rollouts], pa.float32()),
+        "mean_logprob": [r.mean_logprob for r in rollouts],
+        "sum_logprob": sums,
+        "length": lengths,
+        "finished": [r.finished for r in rollouts],
+        "reward": [r.reward for r in rollouts],
+        "verdict": [r.verdict.kind for r in rollouts],
+        "detail": [r.verdict.detail for r in rollouts],
+        "answer": [r.verdict.answer for r in rollouts],
+        "kept": [False] * len(rollouts),
     }
+    return pa.table(columns, schema=SCHEMA)
 
 
 def _covers(phase: Path, path: Path) -> bool:

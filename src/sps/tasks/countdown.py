@@ -27,6 +27,7 @@ SPLITS = {"train": range(0, 80), "validation": range(80, 90), "test": range(90, 
 # made of them is cached under a name that does not say.
 _ATTEMPTED = 84_000
 State = tuple[int, ...]  # the numbers still to be used, sorted
+Number = int | Fraction  # exact; integers stay integers, which are many times faster
 
 
 @dataclass(frozen=True)
@@ -201,8 +202,8 @@ def judge(problem: Problem, text: str, finished: bool = True) -> Verdict:
         return Verdict("unparsed", 0.0, "malformed")
     if not tokens:
         return Verdict("unparsed", 0.0, "empty")
-    pool = [Fraction(x) for x in problem.meta["numbers"]]
-    target = Fraction(problem.meta["target"])
+    pool: list[Number] = list(problem.meta["numbers"])
+    target = problem.meta["target"]
     try:
         value, detail = (_read_steps if "=" in tokens else _read_single)(tokens, pool)
     except _Malformed:
@@ -216,7 +217,7 @@ def judge(problem: Problem, text: str, finished: bool = True) -> Verdict:
     return Verdict("correct", 1.0, "correct", str(value))
 
 
-def _shown(value: Fraction) -> str:
+def _shown(value: Number) -> str:
     # Python refuses to write out integers of thousands of digits.
     size = max(value.numerator.bit_length(), value.denominator.bit_length())
     return str(value) if size <= 200 else "huge"
@@ -234,14 +235,14 @@ def _tokens(text: str) -> list[str] | None:
     return tokens if "".join(tokens) == "".join(body.split()) else None
 
 
-def _read_steps(tokens: list[str], pool: list[Fraction]) -> tuple[Fraction, str]:
+def _read_steps(tokens: list[str], pool: list[Number]) -> tuple[Number, str]:
     """Read `expression = value` steps; each uses numbers of the pool and adds its value to it."""
-    at, value = 0, Fraction(0)
+    at, value = 0, 0
     while at < len(tokens):
         value, used, at = _expression(tokens, at)
         if at + 1 >= len(tokens) or tokens[at] != "=" or not tokens[at + 1].isdigit():
             raise _Malformed
-        stated, at = Fraction(int(tokens[at + 1])), at + 2
+        stated, at = int(tokens[at + 1]), at + 2
         if not _take(used, pool):
             return stated, "number_not_available"
         if stated != value:
@@ -250,7 +251,7 @@ def _read_steps(tokens: list[str], pool: list[Fraction]) -> tuple[Fraction, str]
     return value, "unused_numbers" if len(pool) > 1 else ""
 
 
-def _read_single(tokens: list[str], pool: list[Fraction]) -> tuple[Fraction, str]:
+def _read_single(tokens: list[str], pool: list[Number]) -> tuple[Number, str]:
     value, used, at = _expression(tokens, 0)
     if at != len(tokens):
         raise _Malformed
@@ -259,7 +260,7 @@ def _read_single(tokens: list[str], pool: list[Fraction]) -> tuple[Fraction, str
     return value, "unused_numbers" if pool else ""
 
 
-def _take(used: list[Fraction], pool: list[Fraction]) -> bool:
+def _take(used: list[Number], pool: list[Number]) -> bool:
     """Remove the used numbers from the pool; False if one is not there."""
     for number in used:
         if number not in pool:
@@ -268,7 +269,7 @@ def _take(used: list[Fraction], pool: list[Fraction]) -> bool:
     return True
 
 
-Parsed = tuple[Fraction, list[Fraction], int]  # value, the numbers used, where reading stopped
+Parsed = tuple[Number, list[Number], int]  # value, the numbers used, where reading stopped
 
 
 def _expression(tokens: list[str], at: int, depth: int = 0) -> Parsed:
@@ -291,7 +292,7 @@ def _atom(tokens: list[str], at: int, depth: int) -> Parsed:
     if at >= len(tokens) or depth > 50:
         raise _Malformed
     if tokens[at].isdigit():
-        number = Fraction(int(tokens[at]))
+        number = int(tokens[at])
         return number, [number], at + 1
     if tokens[at] != "(":
         raise _Malformed
@@ -301,15 +302,22 @@ def _atom(tokens: list[str], at: int, depth: int) -> Parsed:
     return value, used, at + 1
 
 
-def _must(op: str, a: Fraction, b: Fraction) -> Fraction:
+def _must(op: str, a: Number, b: Number) -> Number:
     value = _apply(op, a, b)
     if value is None:
         raise ZeroDivisionError
     return value
 
 
-def _apply(op: str, a: int | Fraction, b: int | Fraction) -> Fraction | None:
-    """The exact result, or None for a division by zero."""
-    if op == "/":
-        return Fraction(a) / b if b else None
-    return Fraction(a + b if op == "+" else a - b if op == "-" else a * b)
+def _apply(op: str, a: Number, b: Number) -> Number | None:
+    """The exact result, an integer where it is one; None for a division by zero."""
+    if op == "+":
+        return a + b
+    if op == "-":
+        return a - b
+    if op == "*":
+        return a * b
+    if b == 0:
+        return None
+    value = Fraction(a) / b
+    return value.numerator if value.denominator == 1 else value
