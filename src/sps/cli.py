@@ -178,11 +178,14 @@ def main() -> None:
         _fail(f"error: {error}", 2)
     except RunFailed as error:
         _fail(f"failed: {error}", 1)
-    except typer.TyperException as error:
-        error.show()
-        sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
         _fail("stopped; what has finished is kept", 130)
+    except Exception as error:
+        show = getattr(error, "show", None)  # what typer raises for a bad command line
+        if show is None:
+            raise
+        show()
+        sys.exit(2)
 
 
 def _fail(text: str, code: int) -> None:

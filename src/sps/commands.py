@@ -16,6 +16,7 @@ from rich.table import Table
 from sps.compare import Extra, Job, compare, plan
 from sps.config import Recipe, load_recipe
 from sps.errors import UserError
+from sps.track import Listener
 
 console = Console()
 
@@ -80,7 +81,7 @@ def run_train(path: Path, out: Path | None, resume: bool, overrides: list[str]) 
     from sps.report.trackers import make_tracker
 
     with Progress(recipe.rl.steps, recipe.name) as progress:
-        listeners = [progress]
+        listeners: list[Listener] = [progress]
         if recipe.track:
             resolved = recipe.model_dump(mode="json")
             listeners.append(make_tracker(recipe.track, recipe.name, folder, resolved))
@@ -110,7 +111,7 @@ def run_eval(
         console.print(text, markup=False, highlight=False)
 
     if pair is not None:
-        compare_command(*pair, say=say)
+        compare_command(str(pair[0]), str(pair[1]), say=say)
         return
     if not settings["model"] or not bench:
         raise UserError("give a model and --bench, for example: sps eval runs/sps --bench gsm8k")

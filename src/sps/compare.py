@@ -20,6 +20,7 @@ import numpy as np
 
 from sps.algo.passk import mean_interval, paired
 from sps.config import Recipe
+from sps.errors import UserError
 from sps.evaluate.scores import Scores, read_scores
 from sps.track import read_records
 from sps.types import Sampling
@@ -103,7 +104,12 @@ def run_job(job: Job) -> Summaries:
 
     parts, run = open_run(job.recipe, job.folder, resume=(job.folder / "recipe.yaml").exists())
     if job.train:
-        summary = {**train(parts, run).summary(), **_seconds(job.folder)}
+        scores = train(parts, run)
+        if scores is None:
+            raise UserError(
+                f"{job.method}: evaluation.final is off, so there is nothing to compare"
+            )
+        summary = {**scores.summary(), **_seconds(job.folder)}
     else:
         summary = measure(parts, run, "test", run.test, job.recipe.evaluation.n, 0).summary()
     parts.verifier.close()

@@ -75,7 +75,8 @@ class _Chosen(torch.autograd.Function):
         return stats[0], stats[1]
 
     @staticmethod
-    def backward(ctx: Any, d_logp_N, d_entropy_N):
+    def backward(ctx: Any, *grads: Any) -> Any:
+        d_logp_N, d_entropy_N = grads
         hidden_ND, weight_VD, target_N, stats = ctx.saved_tensors
         half_VD = weight_VD.to(torch.bfloat16)
         d_hidden_ND = torch.empty_like(hidden_ND)

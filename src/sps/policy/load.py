@@ -30,8 +30,9 @@ class Policy:
         ids: set[int] = set()
         for owner in (self.model.generation_config, self.model.config, self.tokenizer):
             found = getattr(owner, "eos_token_id", None)
-            ids.update(found if isinstance(found, list | tuple) else [found])
-        return sorted(i for i in ids if i is not None)
+            several = found if isinstance(found, list | tuple) else [found]
+            ids.update(i for i in several if i is not None)
+        return sorted(ids)
 
     @property
     def pad_id(self) -> int:
@@ -92,7 +93,7 @@ def load_policy(
     hush = redirect_stderr(io.StringIO()) if gguf else nullcontext()
     try:
         with hush:
-            tokenizer = AutoTokenizer.from_pretrained(where, **extra)
+            tokenizer: Any = AutoTokenizer.from_pretrained(where, **extra)
             model = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32, **extra)
     except (OSError, ValueError, ImportError, KeyError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)

@@ -145,6 +145,7 @@ def attend(
     scaling = scaling if scaling is not None else query.shape[-1] ** -0.5
     if isinstance(key, Layer):
         return decode(query, key, scaling, sliding_window, softcap), None
+    assert value is not None
     return causal(query, key, value, scaling, sliding_window, softcap), None
 
 

@@ -182,7 +182,8 @@ def choose(
 ) -> tuple[Tensor, Tensor]:
     """Token and log-probability; the fused kernel, or torch where top-p or top-k are asked for."""
     if sampling.temperature == 0 or (sampling.top_p == 1 and sampling.top_k == 0):
-        return kernels.draw(logits_BV, key_B, own_B, sampling.temperature)
+        token_B, logprob_B = kernels.draw(logits_BV, key_B, own_B, sampling.temperature)
+        return token_B, logprob_B
     uniform_B = uniform_at(key_B, own_B)
     return draw(logits_BV, uniform_B, sampling.temperature, sampling.top_p, sampling.top_k)
 

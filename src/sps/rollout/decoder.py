@@ -55,6 +55,7 @@ class Decoder:
         cache: list[Cache],
     ) -> Tensor:
         """Logits after one more token a row, which is number own_B of its own tokens."""
+        assert self.table is not None  # prepare() came first
         position_B = length_P[prompt_B.long()] + own_B
         residual_BD = self.embed.weight[token_B].float()
         more_BD: Tensor | None = None
@@ -83,7 +84,7 @@ class Decoder:
         attention, mlp = layer.self_attn, layer.mlp
         joined = [attention.q_proj, attention.k_proj, attention.v_proj]
         biased = joined[0].bias is not None
-        q_norm, k_norm = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
+        normed = hasattr(attention, "q_norm")
         return {
             "qkv": self._joined([p.weight for p in joined]),
             "bias": self._joined([p.bias for p in joined]) if biased else None,
@@ -92,7 +93,7 @@ class Decoder:
             "down": self._joined([mlp.down_proj.weight]),
             "norm_in": layer.input_layernorm.weight,
             "norm_mlp": layer.post_attention_layernorm.weight,
-            "norms": (q_norm.weight, k_norm.weight) if q_norm is not None else None,
+            "norms": (attention.q_norm.weight, attention.k_norm.weight) if normed else None,
         }
 
     def _joined(self, parts: list[Tensor]) -> Tensor:

@@ -130,11 +130,11 @@ class _Layer:
         self.out, self.down, self.eps = attention.o_proj, mlp.down_proj, eps
         self._qkv = [attention.q_proj, attention.k_proj, attention.v_proj]
         self._mlp = [mlp.gate_proj, mlp.up_proj]
-        self.q_norm = getattr(attention, "q_norm", None)
-        self.k_norm = getattr(attention, "k_norm", None)
-        self.bias: Tensor | None = None
-        self.qkv: Tensor | None = None
-        self.gate_up: Tensor | None = None
+        self.q_norm: Any = getattr(attention, "q_norm", None)
+        self.k_norm: Any = getattr(attention, "k_norm", None)
+        self.bias: Any = None
+        self.qkv: Any = None  # tensors from the first refresh on
+        self.gate_up: Any = None
 
     @torch.no_grad()
     def refresh(self) -> None:

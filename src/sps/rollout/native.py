@@ -137,7 +137,8 @@ class _Rows:
         self.ids_BT = torch.zeros(rows, width, dtype=torch.int32, device=device)
         self.logprobs_BT = torch.zeros(rows, width, device=device)
         self.sampling, self.device = sampling, device
-        self._uniforms, self._from = None, 0
+        self._uniforms: Any = None
+        self._from = 0
 
     def uniform(self, at: int) -> Tensor:
         """One random number a row for this position; drawn in blocks."""
