@@ -22,7 +22,7 @@ from sps.evaluate.scores import read_scores
 from sps.phases import Parts
 from sps.phases.irl import make_irl_optimizer
 from sps.policy import tiny
-from sps.policy.checkpoint import latest_checkpoint, load_trainer
+from sps.policy.checkpoint import latest_checkpoint, load_trainer, load_weights
 from sps.policy.load import Policy, load_policy, prepare_training
 from sps.policy.meter import Probe
 from sps.policy.update import Budget, make_optimizer
@@ -52,7 +52,10 @@ def open_run(
     checkpoint = _claim(recipe, folder, resume)
     task = make_task(recipe)
     splits = {split: task.problems(split) for split in ("train", "validation", "test")}
-    policy = make_policy(recipe, str(checkpoint) if checkpoint else None)
+    adapted = recipe.model.lora is not None  # a checkpoint then holds the adapters alone
+    policy = make_policy(recipe, str(checkpoint) if checkpoint and not adapted else None)
+    if checkpoint and adapted:
+        load_weights(policy, checkpoint)
     parts = _parts(recipe, folder, policy, task, splits["train"])
     track = Track(folder / "metrics.jsonl", listeners)
     run = Run(folder, track, splits["validation"], splits["test"])
@@ -155,7 +158,7 @@ def make_policy(recipe: Recipe, path: str | None = None) -> Policy:
     gguf = model.gguf if path is None else None
     policy = load_policy(path or str(model.path), gguf, model.dtype, device)
     compiled = device == "cuda" if model.compile is None else model.compile
-    prepare_training(policy.model, model.checkpointing, compiled)
+    prepare_training(policy.model, model.checkpointing, compiled, model.lora)
     return policy
 
 

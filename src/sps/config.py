@@ -32,6 +32,15 @@ class BaseTraining(Node):
     ff: Positive = 192
 
 
+class Lora(Node):
+    """Train small adapters and leave the model's own weights alone (extra `lora`)."""
+
+    rank: Positive = 16
+    alpha: Annotated[float, Field(gt=0)] = 32.0
+    targets: str | tuple[str, ...] = "all-linear"  # or names such as [q_proj, v_proj]
+    seed: int = 0  # of the adapters' first weights
+
+
 class Model(Node):
     """Which policy to start from."""
 
@@ -41,6 +50,7 @@ class Model(Node):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     checkpointing: bool = False  # compute activations twice: slower, far less memory
     compile: bool | None = None  # compile the layers for training; None: on a GPU alone
+    lora: Lora | None = None
     base: BaseTraining = BaseTraining()  # used when path is None
 
 

@@ -435,3 +435,37 @@ def test_the_embedded_policy_is_made_once_and_named_by_what_made_it(tmp_path):
     assert (first / "model.safetensors").stat().st_mtime_ns == written
     other = recipe_of(model__base={**BASE, "steps": 3})
     assert Path(open_run(other, tmp_path / "c")[0].policy.source) != first
+
+
+def adapters(folder, step=6):
+    from safetensors.torch import load_file
+
+    return load_file(checkpoint_path(folder, step) / "adapter_model.safetensors")
+
+
+def test_lora_trains_adapters_alone_and_resumes_to_the_same_bits(tmp_path):
+    pytest.importorskip("peft")
+    recipe = recipe_of(model__lora={"rank": 4, "alpha": 8.0})
+    before = first_weights(recipe, tmp_path)
+    run(recipe, tmp_path / "whole")
+    stored_names = set(adapters(tmp_path / "whole"))
+    # 1 layer of 7 linear maps, two matrices each; nothing else is stored.
+    assert len(stored_names) == 14
+    assert all("lora_" in name for name in stored_names)
+    assert any(bool(v.any()) for n, v in adapters(tmp_path / "whole").items() if "lora_B" in n)
+    assert killed_and_resumed(recipe, tmp_path / "run", kill_at("rl", 5)) == "step-000004"
+    again = adapters(tmp_path / "run")
+    assert all(torch.equal(again[n], v) for n, v in adapters(tmp_path / "whole").items())
+    loaded = load_policy(str(checkpoint_path(tmp_path / "whole", 6)))  # as anyone would load it
+    own = dict(loaded.model.named_parameters())
+    base = {n: p for n, p in before.items() if "lora_" not in n}
+    assert len(base) == len(before) - 14
+    assert all(torch.equal(own[n], p) for n, p in base.items())
+
+
+def test_activation_checkpointing_gives_the_same_weights(tmp_path):
+    run(recipe_of(), tmp_path / "plain")
+    run(recipe_of(model__checkpointing=True), tmp_path / "again")
+    plain, again = weights(tmp_path / "plain"), weights(tmp_path / "again")
+    for name, value in plain.items():
+        torch.testing.assert_close(again[name], value, rtol=1e-4, atol=1e-5)

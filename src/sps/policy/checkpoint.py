@@ -34,12 +34,25 @@ def save_checkpoint(
 
 def load_weights(policy: Policy, folder: Path) -> None:
     """Put a checkpoint's weights into the model that is there."""
+    adapters = folder / "adapter_model.safetensors"
     try:
+        if adapters.exists():
+            found = load_file(adapters, device=str(policy.model.device))
+            policy.model.load_state_dict({_adapter(k): v for k, v in found.items()}, strict=False)
+            return
         weights = load_file(folder / "model.safetensors", device=str(policy.model.device))
     except (OSError, SafetensorError) as error:
         raise UserError(f"{folder}: its weights cannot be read ({error})") from None
     policy.model.load_state_dict(weights, strict=False)  # tied weights are stored once
     policy.model.tie_weights()
+
+
+def _adapter(name: str) -> str:
+    """peft's name of a stored adapter weight -> the name it has in the model."""
+    name = name.removeprefix("base_model.model.")
+    return name.replace("lora_A.weight", "lora_A.default.weight").replace(
+        "lora_B.weight", "lora_B.default.weight"
+    )
 
 
 def saved_checkpoints(folder: Path) -> dict[int, Path]:

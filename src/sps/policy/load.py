@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, logging
 
+from sps.config import Lora
 from sps.errors import UserError
 from sps.track import read_records
 
@@ -59,14 +60,37 @@ class Policy:
         return self.tokenizer.decode(ids, skip_special_tokens=True)
 
 
-def prepare_training(model: Any, checkpointing: bool, compiled: bool) -> None:
-    """Less memory, or less time, in the training pass. Sampling runs the plain layers."""
+def prepare_training(
+    model: Any, checkpointing: bool = False, compiled: bool = False, lora: Lora | None = None
+) -> None:
+    """Adapters, less memory, or less time in the training pass. Sampling runs the plain layers."""
+    if lora is not None and not getattr(model, "_hf_peft_config_loaded", False):
+        add_lora(model, lora)
     if checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.train()  # transformers checkpoints in training mode alone
+        if lora is not None:
+            model.enable_input_require_grads()
     if compiled:
         for layer in model.base_model.layers:
             layer.compile(dynamic=True)
+
+
+def add_lora(model: Any, lora: Lora) -> None:
+    """Adapters on the model's linear layers; only they are trained from now on."""
+    try:
+        from peft import LoraConfig
+    except ImportError:
+        raise UserError("model.lora: peft is not installed; install the extra: sps[lora]") from None
+    targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
+    how = LoraConfig(
+        r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, task_type="CAUSAL_LM"
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(lora.seed)
+        model.add_adapter(how)
+    for name, weight in model.named_parameters():
+        weight.requires_grad_("lora_" in name)
 
 
 def load_policy(
