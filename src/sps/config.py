@@ -36,7 +36,7 @@ class Lora(Node):
     """Train small adapters and leave the model's own weights alone (extra `lora`)."""
 
     rank: Positive = 16
-    alpha: Annotated[float, Field(gt=0)] = 32.0
+    alpha: Positive = 32
     targets: str | tuple[str, ...] = "all-linear"  # or names such as [q_proj, v_proj]
     seed: int = 0  # of the adapters' first weights
 

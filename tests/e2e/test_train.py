@@ -445,7 +445,7 @@ def adapters(folder, step=6):
 
 def test_lora_trains_adapters_alone_and_resumes_to_the_same_bits(tmp_path):
     pytest.importorskip("peft")
-    recipe = recipe_of(model__lora={"rank": 4, "alpha": 8.0})
+    recipe = recipe_of(model__lora={"rank": 4, "alpha": 8})
     before = first_weights(recipe, tmp_path)
     run(recipe, tmp_path / "whole")
     stored_names = set(adapters(tmp_path / "whole"))
