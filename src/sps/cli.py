@@ -169,6 +169,17 @@ def watch(
     watch_command(run, port, browser)
 
 
+@app.command()
+def doctor(
+    recipe: Annotated[Path | None, typer.Argument(help="A recipe to examine; none is run.")] = None,
+    overrides: Set = None,
+) -> None:
+    """What is installed, what a recipe needs (memory, time), what would fail."""
+    from sps.commands import run_doctor
+
+    run_doctor(recipe, overrides or [])
+
+
 def main() -> None:
     """Run a command; bad input is one paragraph and exit code 2, never a traceback."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -131,6 +131,15 @@ def run_eval(
     )
 
 
+def run_doctor(path: Path | None, overrides: list[str]) -> None:
+    """The machine, and the recipe if there is one."""
+    from sps.doctor import environment, examine
+
+    recipe = load_recipe(path, overrides) if path else None
+    for line in [*environment(), *(examine(recipe) if recipe else [])]:
+        console.print(line, highlight=False, markup=False)
+
+
 def recipes_folder() -> Path:
     """The recipes that come with the program: in its source tree, or where it was installed."""
     here = Path(__file__).parents[2] / "recipes"
