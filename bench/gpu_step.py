@@ -70,12 +70,11 @@ def measure(
     name: str, shape: dict, prompt: int, new: int, steps: int, micro: int, compiled: bool
 ) -> dict:
     """Median seconds of a step after two of warm-up, and of an IRL phase."""
-    torch.cuda.reset_peak_memory_stats()
     model = build(shape)
     prepare_training(model, checkpointing=False, compiled=compiled)
     with tempfile.TemporaryDirectory() as folder:
         parts = make_parts(model, Path(folder), prompt, new, micro)
-        draws, updates, whole = [], [], []
+        draws, updates, whole, peaks = [], [], [], []
         began = time.perf_counter()
         for step, metrics, _ in rl_phase(parts, Phase(1, 1, steps, irl=True)):
             torch.cuda.synchronize()
@@ -83,6 +82,7 @@ def measure(
                 whole.append(time.perf_counter() - began)
                 draws.append(metrics["seconds/draw"])
                 updates.append(metrics["seconds/update"])
+                peaks.append(metrics["peak_gib"])
             began = time.perf_counter()
         torch.cuda.synchronize()
         began = time.perf_counter()
@@ -98,7 +98,7 @@ def measure(
         "irl_phase": irl_seconds,
         "irl_rollouts": irl[0]["kept"],
         "irl_share_at_188_steps": irl_seconds / (188 * step + irl_seconds),
-        "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
+        "peak_gib": max(peaks),
         "steps": len(whole),
     }
     print(json.dumps(out), flush=True)

@@ -95,11 +95,23 @@ def evaluate(
     max_new_tokens: Annotated[int, typer.Option(min=1)] = 4096,
     seed: Annotated[int, typer.Option()] = 0,
     template: Annotated[str, typer.Option(help="chat, qwen_boxed, r1 or plain.")] = "chat",
+    instruction: Annotated[
+        str | None, typer.Option(help="Another sentence than the usual one about the box.")
+    ] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first questions of each.")] = None,
     max_rows: Annotated[int, typer.Option(min=1, help="Sequences decoded at once.")] = 64,
     dtype: Annotated[str, typer.Option(help="float32, or bfloat16 on a GPU.")] = "float32",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     workers: Annotated[int, typer.Option(help="Judging processes; 0: one a core.")] = 0,
+    time_limit: Annotated[float, typer.Option(help="Seconds a verdict may take.")] = 6.0,
+    cut: Annotated[
+        str, typer.Option(help="Cut-off answers: zero, or judge those with a box.")
+    ] = "zero",
+    retries: Annotated[int, typer.Option(help="Of a request to the endpoint.")] = 6,
+    api_key_env: Annotated[
+        str, typer.Option(help="The variable that holds the endpoint's key.")
+    ] = "OPENAI_API_KEY",
+    gguf: Annotated[str | None, typer.Option(help="The .gguf file inside the folder.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests to the endpoint.")] = 16,
     regrade: Annotated[
         bool, typer.Option("--regrade", help="Judge the stored texts again; draw nothing.")
@@ -116,11 +128,12 @@ def evaluate(
         {
             "model": model, "endpoint": endpoint, "n": n, "temperature": temperature,
             "top_p": top_p, "top_k": top_k, "max_new_tokens": max_new_tokens, "seed": seed,
-            "template": template, "limit": limit, "dtype": dtype,
+            "template": template, "instruction": instruction, "limit": limit, "dtype": dtype,
         },
         {
             "data_dir": data_dir, "device": device, "max_rows": max_rows, "workers": workers,
-            "concurrency": concurrency,
+            "concurrency": concurrency, "time_limit": time_limit, "cut": cut,
+            "retries": retries, "api_key_env": api_key_env, "gguf": gguf,
         },
         bench, out, regrade, compare_with,
     )  # fmt: skip

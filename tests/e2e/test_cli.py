@@ -156,3 +156,21 @@ def test_recipes_named_in_the_documentation_exist():
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         for name in re.findall(r"recipes/[\w/.-]+\.yaml", path.read_text()):
             assert (ROOT / name).exists(), (path.name, name)
+
+
+def test_every_option_that_the_documentation_names_is_an_option_of_sps_eval():
+    named = set(re.findall(r"`(--[a-z-]+)", (ROOT / "docs" / "evaluation.md").read_text()))
+    command = typer.main.get_command(app).get_command(None, "eval")
+    known = {name for parameter in command.params for name in parameter.opts}
+    assert named - known == set()
+
+
+def test_eval_on_the_embedded_task(tmp_path, capsys):
+    shipped = next((ROOT / "src" / "sps" / "assets" / "bases").iterdir())
+    out = tmp_path / "eval"
+    how = ["--n", 4, "--limit", 10, "--template", "plain", "--max-new-tokens", 20]
+    assert sps("eval", shipped, "--bench", "countdown", *how, "--out", out) == 0
+    assert "Pass@4" in capsys.readouterr().out
+    assert json.loads((out / "results.json").read_text())
+    assert sps("eval", shipped, "--bench", "aime99", "--out", tmp_path / "other") == 2
+    assert "aime24" in capsys.readouterr().err
