@@ -41,7 +41,8 @@ def lower_quantile(likelihood_PG: np.ndarray, quantile: float, over: str) -> np.
         flat = likelihood_PG.reshape(1, -1)
         return lower_quantile(flat, quantile, "group").reshape(likelihood_PG.shape)
     rank_PG = likelihood_PG.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
-    return rank_PG < np.ceil(quantile * likelihood_PG.shape[1])
+    # A whisker less, so that 0.07 of 100, which is 7.000000000000001, counts as 7 and not 8.
+    return rank_PG < np.ceil(quantile * likelihood_PG.shape[1] - 1e-9)
 
 
 def l2te(reward_PG, likelihood_PG, low_PG, k, rng) -> np.ndarray:

@@ -155,3 +155,8 @@ def test_forward_kl_gradient_raises_the_kept_tokens():
     logp = torch.full((1, 2), -1.0, requires_grad=True)
     forward_kl(logp, torch.tensor([0.5]), torch.ones(1, 2, dtype=torch.bool)).backward()
     assert logp.grad.tolist() == [[-0.5, -0.5]]
+
+
+def test_lower_quantile_of_a_hundred_is_not_one_more_by_rounding():
+    likelihood = np.arange(100.0)[None]
+    assert lower_quantile(likelihood, 0.07, "group").sum() == 7  # 0.07 * 100 is 7.000000000000001
