@@ -104,13 +104,9 @@ def evaluate(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     workers: Annotated[int, typer.Option(help="Judging processes; 0: one a core.")] = 0,
     time_limit: Annotated[float, typer.Option(help="Seconds a verdict may take.")] = 6.0,
-    cut: Annotated[
-        str, typer.Option(help="Cut-off answers: zero, or judge those with a box.")
-    ] = "zero",
+    cut: Annotated[str, typer.Option(help="Cut-off answers: zero, or judge a box.")] = "zero",
     retries: Annotated[int, typer.Option(help="Of a request to the endpoint.")] = 6,
-    api_key_env: Annotated[
-        str, typer.Option(help="The variable that holds the endpoint's key.")
-    ] = "OPENAI_API_KEY",
+    api_key_env: Annotated[str, typer.Option(help="Variable with its key.")] = "OPENAI_API_KEY",
     gguf: Annotated[str | None, typer.Option(help="The .gguf file inside the folder.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests to the endpoint.")] = 16,
     regrade: Annotated[
