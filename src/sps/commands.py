@@ -86,6 +86,9 @@ def run_train(path: Path, out: Path | None, resume: bool, overrides: list[str]) 
     from sps.report.live import Progress
     from sps.report.trackers import make_tracker
 
+    if ranks.size > 1:
+        kind = "weights sharded (FSDP2)" if ranks.sharded else "weights on every rank"
+        console.print(f"{ranks.size} ranks, {kind}", highlight=False)
     show = Progress(recipe.rl.steps, recipe.name) if ranks.main else nullcontext()
     with show as progress:
         listeners: list[Listener] = [progress] if progress else []
@@ -97,6 +100,7 @@ def run_train(path: Path, out: Path | None, resume: bool, overrides: list[str]) 
             console.print(f"resumed after step {run.start}")
         scores = train(parts, run)
         parts.verifier.close()
+    ranks.leave()
     if scores is not None:
         for k in scores.report_ks():
             mean, low, high = scores.pass_at_k(k)

@@ -55,6 +55,9 @@ class Ranks:
     def add_gradients(self, weights: Iterable[Any]) -> None:
         """Sum the gradients of weights that every rank holds whole."""
 
+    def leave(self) -> None:
+        """The work is done."""
+
 
 ALONE = Ranks()
 
@@ -84,7 +87,7 @@ class Together(Ranks):
                 made[1] = error
         broadcast_object_list(made)
         if made[1] is not None:
-            raise made[1]
+            raise made[1] if self.main else type(made[1])("")  # said once
         return made[0]
 
     def add(self, sums: dict[str, float]) -> dict[str, float]:
@@ -113,6 +116,10 @@ class Together(Ranks):
                 bucket = []
         if bucket:
             _add_together(bucket)
+
+    def leave(self) -> None:
+        """Part from the others in good order."""
+        self.accelerator.end_training()
 
 
 def join_ranks(device: str = "auto") -> Ranks:
