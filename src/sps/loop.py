@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 
+from sps.card import describe, rewrite_card
 from sps.evaluate.scores import Scores
 from sps.phases import Parts
 from sps.phases.irl import irl_every, irl_phase
@@ -76,7 +77,11 @@ def _after_step(parts: Parts, run: Run, step: int) -> None:
         began = time.perf_counter()
         state = {"step": step, "cursor": parts.sampler.cursor}
         save_checkpoint(
-            checkpoint_path(run.folder, step), parts.policy, state, parts.trainer_state()
+            checkpoint_path(run.folder, step),
+            parts.policy,
+            state,
+            parts.trainer_state(),
+            describe(parts, run, step),
         )
         run.track.log("checkpoint", step, **{"seconds/save": time.perf_counter() - began})
         best = max(run.scores, key=lambda s: run.scores[s].pass_at_k(1)[0], default=step)
@@ -90,6 +95,7 @@ def _finish(parts: Parts, run: Run) -> Scores | None:
     step = _select(parts, run)
     use_checkpoint(parts, run, step)
     scores = measure(parts, run, "test", run.test, recipe.evaluation.n, step)
+    rewrite_card(parts, run, step)
     run.track.log("done", recipe.rl.steps, selected=step)
     return scores
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,22 @@ from sps.policy.load import Policy
 
 
 def save_checkpoint(
-    folder: Path, policy: Policy, state: dict[str, Any], tensors: dict[str, Any]
+    folder: Path,
+    policy: Policy,
+    state: dict[str, Any],
+    tensors: dict[str, Any],
+    texts: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write a checkpoint; it appears under its name only when it is whole."""
+    """Write a checkpoint; it appears under its name only when it is whole.
+
+    `texts` are further files by name, in place of those of the same name from transformers.
+    """
     draft = folder.with_name(f"{folder.name}.{os.getpid()}.draft")
     shutil.rmtree(draft, ignore_errors=True)
     policy.model.save_pretrained(draft)
     policy.tokenizer.save_pretrained(draft)
+    for name, text in (texts or {}).items():
+        (draft / name).write_text(text, encoding="utf-8")
     torch.save(tensors, draft / "trainer.pt")
     (draft / "trainer.json").write_text(json.dumps({**state, "version": policy.version}))
     shutil.rmtree(folder, ignore_errors=True)
