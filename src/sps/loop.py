@@ -81,7 +81,7 @@ def _after_step(parts: Parts, run: Run, step: int) -> None:
             parts.policy,
             state,
             parts.trainer_state(),
-            describe(parts, run, step),
+            lambda: describe(parts, run, step),
         )
         run.track.log("checkpoint", step, **{"seconds/save": time.perf_counter() - began})
         best = max(run.scores, key=lambda s: run.scores[s].pass_at_k(1)[0], default=step)

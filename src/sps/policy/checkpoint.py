@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +23,17 @@ def save_checkpoint(
     policy: Policy,
     state: dict[str, Any],
     tensors: dict[str, Any],
-    texts: Mapping[str, str] | None = None,
+    texts: Callable[[], Mapping[str, str]] = dict,
 ) -> Path:
     """Write a checkpoint; it appears under its name only when it is whole.
 
-    `texts` are further files by name, in place of those of the same name from transformers.
+    `texts` makes further files by name, in place of those of the same name from transformers.
     """
     draft = folder.with_name(f"{folder.name}.{os.getpid()}.draft")
     shutil.rmtree(draft, ignore_errors=True)
     policy.model.save_pretrained(draft)
     policy.tokenizer.save_pretrained(draft)
-    for name, text in (texts or {}).items():
+    for name, text in texts().items():
         (draft / name).write_text(text, encoding="utf-8")
     torch.save(tensors, draft / "trainer.pt")
     (draft / "trainer.json").write_text(json.dumps({**state, "version": policy.version}))
