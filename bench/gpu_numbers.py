@@ -95,7 +95,9 @@ def reference(policy: Policy, batch: tuple[list, list]) -> tuple[float, list, li
         loss = -(worst_T * weight_B[row]).sum()
         loss.backward()
         total += float(loss.detach())
-    return total, [p.grad.clone() for p in model.parameters()], old
+    grads = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad(set_to_none=True)
+    return total, grads, old
 
 
 def _weights(batch: tuple[list, list]) -> tuple[Any, Any]:

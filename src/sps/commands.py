@@ -88,9 +88,9 @@ def run_train(path: Path, out: Path | None, resume: bool, overrides: list[str]) 
     from sps.report.live import Progress
     from sps.report.trackers import make_tracker
 
-    if ranks.size > 1:
+    if ranks.accelerator:
         kind = "weights sharded (FSDP2)" if ranks.sharded else "weights on every rank"
-        console.print(f"{ranks.size} ranks, {kind}", highlight=False)
+        console.print(f"{ranks.size} rank{'s' * (ranks.size > 1)}, {kind}", highlight=False)
     show = Progress(recipe.rl.steps, recipe.name) if ranks.main else nullcontext()
     with show as progress:
         listeners: list[Listener] = [progress] if progress else []

@@ -181,7 +181,7 @@ def refuse_too_large(recipe: Recipe, memory: float | None = None) -> None:
 
     `memory` in bytes is this GPU's where it is not given; without a GPU nothing is refused.
     """
-    if recipe.model.path is None or recipe.model.device == "cpu" or _on("FSDP_OFFLOAD_PARAMS"):
+    if recipe.model.path is None or recipe.model.device == "cpu":
         return
     if memory is None:
         import torch

@@ -124,7 +124,9 @@ class Together(Ranks):
 
 def join_ranks(device: str = "auto") -> Ranks:
     """This process alone, or among those that `accelerate launch` has started."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    sharded = os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true"
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    if not several and not (sharded and "LOCAL_RANK" in os.environ):
         return ALONE
     import torch
     from accelerate import Accelerator, InitProcessGroupKwargs
@@ -135,9 +137,10 @@ def join_ranks(device: str = "auto") -> Ranks:
             "FSDP2 instead, which needs as little memory: accelerate launch --config_file "
             "launch/fsdp2.yaml"
         )
-    sharded = os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true"
     if sharded and os.environ.get("FSDP_VERSION", "1") != "2":
         raise UserError("fsdp_version: 1 is not supported; set 2 in accelerate's configuration")
+    if os.environ.get("FSDP_OFFLOAD_PARAMS", "").lower() == "true":
+        raise UserError("fsdp_offload_params: true is not supported; set false, and more GPUs")
     # Else transformers would load weights on the first rank alone; every rank shards its own.
     os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
     cpu = device == "cpu" or not torch.cuda.is_available()

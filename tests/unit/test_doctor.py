@@ -129,7 +129,7 @@ def test_packages_a_recipe_needs_are_named_before_it_runs(monkeypatch):
 
 
 def test_train_refuses_what_not_even_its_optimizer_fits(monkeypatch):
-    for name in ("ACCELERATE_USE_FSDP", "FSDP_OFFLOAD_PARAMS", "WORLD_SIZE"):
+    for name in ("ACCELERATE_USE_FSDP", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     # 7.62 billion weights x 16 bytes are 113.5 GiB.
     with pytest.raises(UserError, match=r"take 113 GiB, the GPU has 80") as said:
@@ -153,9 +153,6 @@ def test_sharded_ranks_hold_a_part_each(monkeypatch):
     refuse_too_large(paper(), 80 * GIB)
     with pytest.raises(UserError, match=r"divided over 8 GPUs take 14 GiB, the GPU has 10"):
         refuse_too_large(paper(), 10 * GIB)
-    monkeypatch.setenv("FSDP_OFFLOAD_PARAMS", "true")  # they rest in the host's memory
-    refuse_too_large(paper(), 10 * GIB)
-    monkeypatch.delenv("FSDP_OFFLOAD_PARAMS")
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "false")  # replicated: as on one GPU
     with pytest.raises(UserError, match="take 113 GiB"):
         refuse_too_large(paper(), 80 * GIB)

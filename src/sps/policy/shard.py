@@ -17,11 +17,11 @@ from sps.ranks import Ranks
 def shard(scorer: Scorer, ranks: Ranks) -> None:
     """Each rank keeps its part of every weight; a layer is whole only while it computes.
 
-    Settings come from accelerate's configuration: fsdp_reshard_after_forward, fsdp_offload_params.
+    Settings come from accelerate's configuration: fsdp_reshard_after_forward.
     """
     if not ranks.sharded:
         return
-    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     if getattr(scorer.model, "_hf_peft_config_loaded", False):
         raise UserError(
@@ -34,9 +34,7 @@ def shard(scorer: Scorer, ranks: Ranks) -> None:
     how: dict[str, Any] = {
         "mp_policy": rounded if kind != torch.float32 else MixedPrecisionPolicy()
     }
-    if _flag("FSDP_OFFLOAD_PARAMS", False):
-        how["offload_policy"] = CPUOffloadPolicy()
-    again = _flag("FSDP_RESHARD_AFTER_FORWARD", True)
+    again = os.environ.get("FSDP_RESHARD_AFTER_FORWARD", "true").lower() == "true"
     for layer in scorer.model.base_model.layers:
         fully_shard(layer, reshard_after_forward=again, **how)
     # Embeddings, norm and head, which may share weights.
@@ -105,7 +103,3 @@ def _like(value: Tensor, weight: Tensor) -> Tensor:
     from torch.distributed.tensor import distribute_tensor
 
     return distribute_tensor(value.to(weight.device), mesh, weight.placements)  # type: ignore
-
-
-def _flag(name: str, default: bool) -> bool:
-    return os.environ.get(name, str(default)).lower() in ("true", "1", "yes")
