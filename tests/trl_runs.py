@@ -5,18 +5,22 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import torch
 from conftest import make_policy
 from datasets import Dataset
 from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-CHAT = "{% for m in messages %}{{ m['content'] }} {% endfor %}{% if add_generation_prompt %}={% endif %}"
+from sps.integrations.trl import SPSCallback
+
+CHAT = (
+    "{% for m in messages %}{{ m['content'] }} {% endfor %}"
+    "{% if add_generation_prompt %}{{ tail or '=' }}{% endif %}"
+)
 
 
 def odd(completion_ids, **_):
     """A reward that a random policy gets half of the time."""
-    return [float(len(ids) % 2) for ids in completion_ids]
+    return [float(sum(ids) % 2) for ids in completion_ids]
 
 
 class Seen(GRPOTrainer):
@@ -36,10 +40,13 @@ class Seen(GRPOTrainer):
 
 
 class Before(TrainerCallback):
-    """Copies weights and record as they are when an IRL phase is about to begin."""
+    """Copies the weights before each step, and weights and record before each IRL phase."""
 
-    def __init__(self, sps: Any):
-        self.sps, self.phases = sps, []
+    def __init__(self, sps: SPSCallback):
+        self.sps, self.steps, self.phases = sps, [], []
+
+    def on_step_begin(self, args, state, control, model=None, **_):
+        self.steps.append(copy.deepcopy(model.state_dict()))
 
     def on_step_end(self, args, state, control, model=None, **_):
         if state.global_step % self.sps.settings.every == 0:
@@ -49,10 +56,13 @@ class Before(TrainerCallback):
 def make_trainer(folder, reward, callbacks=(), chat=False, peft=None, dropout=0.0, **settings):
     """2 steps of 4 prompts x 4 completions, unless the settings say otherwise."""
     policy = make_policy()
+    policy.model.generation_config.eos_token_id = [*range(1, 20)]  # completions of many lengths
     policy.model.config.attention_dropout = dropout
     for layer in policy.model.model.layers:
         layer.self_attn.attention_dropout = dropout
-    questions: list[Any] = [" ".join(map(str, range(1, 3 + i % 4))) + f" -> {i} :" for i in range(16)]
+    questions: list[Any] = [
+        " ".join(map(str, range(1, 3 + i % 4))) + f" -> {i} :" for i in range(16)
+    ]
     if chat:
         policy.tokenizer.chat_template = CHAT
         questions = [[{"role": "user", "content": question}] for question in questions]
@@ -83,8 +93,3 @@ def make_trainer(folder, reward, callbacks=(), chat=False, peft=None, dropout=0.
         callbacks=list(callbacks),
         peft_config=peft,
     )
-
-
-def same_weights(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    """Bit for bit."""
-    return one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)

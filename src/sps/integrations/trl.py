@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate.state import AcceleratorState
-from transformers import TrainerCallback
+from transformers import ProcessorMixin, TrainerCallback
 
 from sps.config import IRL, parse_recipe
 from sps.config import Meter as MeterSettings
@@ -64,10 +64,11 @@ class SPSCallback(TrainerCallback):
     """Takes the IRL phases of SPS in a run of TRL's GRPOTrainer.
 
     Settings are the keys of `irl` in a recipe; `every` has no default, and steps=0 is plain TRL.
-    `micro_tokens` bounds the padded tokens of one pass. Records go to OUTPUT_DIR/sps.jsonl and to
-    `history`, on the first rank; TRL's own log gets the means under irl/.
+    The last phase may be short. `micro_tokens` bounds the padded tokens of one pass. Records go to
+    OUTPUT_DIR/sps.jsonl and to `history`, on the first rank; TRL's own log gets the last ones of a
+    phase, under irl/, with its next step.
 
-    As an IRL phase runs it holds a copy of the trained weights, for the meter, and AdamW's state.
+    While an IRL phase runs it holds a copy of the trained weights, for the meter, and AdamW's state.
     The meter's probe is the first rollouts of the run, since TRL has none that are held out. A
     resumed run starts its phase anew: rollouts before the checkpoint are gone, and so is the IRL
     optimizer's state where optimizer_state is 'kept'.
@@ -147,7 +148,8 @@ class SPSCallback(TrainerCallback):
                 batch.likelihood_B = self._likelihoods(batch)
 
     def on_step_end(self, args, state, control, **_):
-        """An IRL phase where one is due. TRL has cleared its gradients; vLLM gets weights later."""
+        """An IRL phase where one is due. TRL has cleared its gradients by now, and vLLM is given the
+        weights before it draws again, since the step has changed."""
         step, every = state.global_step, self.settings.every
         if self.record and self.policy and (step % every == 0 or step == state.max_steps):
             self._phase(self.policy, step, -(-step // every))
@@ -242,8 +244,8 @@ class SPSCallback(TrainerCallback):
             self.track.log("warning", step, text=warning)
             if self.ranks.main:
                 _LOG.warning(warning)
-        every = {"kept": float(len(kept)), **news, **moved}
-        self._news = {f"irl/{name}": value for name, value in every.items()}
+        told = {"kept": float(len(kept)), **news, **moved}
+        self._news = {f"irl/{name}": value for name, value in told.items()}
 
     def _select(self, rng: np.random.Generator) -> tuple[list[int], dict[int, Rollout]]:
         """Numbers of the kept rollouts among those of all ranks, and this rank's by number."""
@@ -308,7 +310,7 @@ def _check(settings: IRL, args: Any, processing_class: Any) -> None:
         )
     if args.fp16:
         raise UserError("SPSCallback: fp16 would need a second loss scaler; set bf16=True instead")
-    if hasattr(processing_class, "tokenizer"):
+    if isinstance(processing_class, ProcessorMixin):
         raise UserError("SPSCallback: models that see images are not supported")
     if settings.keep > args.num_generations:
         raise UserError(
