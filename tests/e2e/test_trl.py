@@ -3,8 +3,10 @@
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -363,6 +365,19 @@ def test_a_missing_trl_is_named(monkeypatch):
     with pytest.raises(UserError, match=r"sps\[trl\]"):
         spec.loader.exec_module(module)
     del sys.modules["again"]
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/recipes.md"])
+def test_the_documented_lines_make_a_trainer(tmp_path, name):
+    from trl_runs import make_trainer, odd
+
+    (lines,) = re.findall(r"^```python\n(.*?)^```", (ROOT / name).read_text(), re.M | re.S)
+    given = make_trainer(tmp_path, odd)
+    known = {"GRPOTrainer": partial(type(given), processing_class=given.processing_class)}
+    known |= {"model": given.model, "args": given.args, "data": given.train_dataset, "reward": odd}
+    exec(lines, known)
+    known["trainer"].train()
+    assert [r["kind"] for r in known["sps"].history] == ["irl"] * 5 + ["meter"]
 
 
 def test_the_example_runs(tmp_path):

@@ -1,7 +1,7 @@
 """SPS inside TRL: a callback for GRPOTrainer, on public hooks alone.
 
     sps = SPSCallback(every=50, steps=4, keep=3, lr=3e-4)
-    trainer = GRPOTrainer(model, reward_funcs=sps.watch(reward), callbacks=[sps], ...)
+    trainer = GRPOTrainer(model, ..., reward_funcs=sps.watch(reward), callbacks=[sps])
 
 TRL draws, judges and reinforces as ever. The callback remembers each generation batch, scores it
 before the update that learns from it, and every so many optimizer steps takes an IRL phase on the
@@ -68,7 +68,7 @@ class SPSCallback(TrainerCallback):
     OUTPUT_DIR/sps.jsonl and to `history`, on the first rank; TRL's own log gets the last ones of a
     phase, under irl/, with its next step.
 
-    While an IRL phase runs it holds a copy of the trained weights, for the meter, and AdamW's state.
+    An IRL phase holds a copy of the trained weights, for the meter, and AdamW's state for them.
     The meter's probe is the first rollouts of the run, since TRL has none that are held out. A
     resumed run starts its phase anew: rollouts before the checkpoint are gone, and so is the IRL
     optimizer's state where optimizer_state is 'kept'.
@@ -148,7 +148,7 @@ class SPSCallback(TrainerCallback):
                 batch.likelihood_B = self._likelihoods(batch)
 
     def on_step_end(self, args, state, control, **_):
-        """An IRL phase where one is due. TRL has cleared its gradients by now, and vLLM is given the
+        """An IRL phase where one is due. TRL's gradients are cleared by now, and it hands vLLM the
         weights before it draws again, since the step has changed."""
         step, every = state.global_step, self.settings.every
         if self.record and self.policy and (step % every == 0 or step == state.max_steps):
