@@ -19,6 +19,7 @@ from sps.config import IRL
 from sps.errors import UserError
 from sps.phases.irl import batches, irl_step, make_irl_optimizer, select_groups
 from sps.policy.load import Policy
+from sps.policy.meter import Meter, Probe
 from sps.policy.update import Budget
 
 pytest.importorskip("trl")
@@ -51,17 +52,20 @@ def assert_same(one, other, tolerance=0.0):
 def phase_by_hand(policy, record, settings, number, temperature=1.0):
     """What `sps train` does with these rollouts at the end of a phase."""
     rng = np.random.default_rng([42, 7919, number])  # 42 is TRL's seed unless one is given
-    kept, learnt = [], []
+    kept, others, learnt = [], [], []
     for rollouts, reward_B, likelihood_B in record:
         shape = (-1, 4)
         keep = select_groups(reward_B.reshape(shape), likelihood_B.reshape(shape), settings, rng)
         kept += [rollouts[i] for i in np.flatnonzero(keep)]
+        others += [rollouts[i] for i in np.flatnonzero(~keep)]
+    probe = Probe(*map(list, zip(*others, strict=True)), policy.pad_id, 16384)
+    meter = Meter(policy.scorer, probe)
     optimizer = make_irl_optimizer(policy.model, settings)
     for batch in batches(len(kept), settings.batch, settings.steps, rng):
         prompts, completions = ([kept[i][part] for i in batch] for part in (0, 1))
         learnt.append([(kept[i][0].tolist(), kept[i][1].tolist()) for i in batch])
         irl_step(policy, optimizer, prompts, completions, settings, Budget(16384), temperature)
-    return learnt
+    return learnt, meter.read()
 
 
 @pytest.mark.parametrize("how", [{"steps": 0}, {"lr": 0.0}], ids=["no steps", "no rate"])
@@ -97,11 +101,13 @@ def test_a_phase_is_the_one_of_sps(tmp_path, how, settings):
     policy.model.load_state_dict(weights)
     policy.model.compute_dtype = torch.bfloat16 if settings.get("bf16") else torch.float32
     rows = [(batch.rollouts, batch.reward_B, batch.likelihood_B) for batch in record]
-    phase_by_hand(policy, rows, IRL(**SETTINGS | how), 2, settings.get("temperature", 1.0))
+    temperature = settings.get("temperature", 1.0)
+    _, moved = phase_by_hand(policy, rows, IRL(**SETTINGS | how), 2, temperature)
     assert_same(trainer.model.state_dict(), policy.model.state_dict())
     assert sum(len(batch.rollouts) for batch in record) == 32
     assert [r["step"] for r in sps.history if r["kind"] == "meter"] == [2, 4]
-    assert all(r["relative_update"] > 1e-3 for r in sps.history if r["kind"] == "meter")
+    assert moved.items() <= sps.history[-1].items()
+    assert moved["relative_update"] > 1e-3
     assert sps.record == []
     assert trainer.model.training
     assert all(weight.grad is None for weight in trainer.model.parameters())
@@ -247,6 +253,13 @@ def test_the_last_phase_may_be_short(tmp_path):
     ]
 
 
+def test_the_meter_has_no_kl_where_every_rollout_was_kept(tmp_path):
+    _, sps, _ = run(tmp_path, {"keep": 4}, max_steps=2)
+    assert sps.history[0]["kept"] == 32
+    assert sps.history[-1].keys() >= {"relative_update", "weights_changed"}
+    assert "kl" not in sps.history[-1]
+
+
 def test_two_ranks_take_one_step_on_the_rollouts_of_both(tmp_path):
     paths = os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests")))
     subprocess.run(
@@ -273,7 +286,7 @@ def test_two_ranks_take_one_step_on_the_rollouts_of_both(tmp_path):
     policy = make_policy()
     policy.model.load_state_dict(first["before"])
     settings = IRL(every=2, steps=2, keep=2, lr=1e-3, batch=5)
-    assert phase_by_hand(policy, record, settings, 1) == first["learnt"]
+    assert phase_by_hand(policy, record, settings, 1)[0] == first["learnt"]
     assert_same(first["after"], policy.model.state_dict(), tolerance=1e-5)
     assert [r["kind"] for r in first["history"]] == ["irl", "irl", "irl", "meter"]
     assert second["history"] == []
@@ -322,7 +335,7 @@ def test_a_reward_that_is_not_watched_is_noticed(tmp_path):
     with pytest.raises(UserError, match=r"reward_funcs=sps.watch\(reward\)"):
         trainer.train()
     sps.watch(odd)
-    with pytest.raises(UserError, match="it saw 0"):
+    with pytest.raises(UserError, match=r"reward_funcs=sps.watch\(reward\)"):
         trainer.train()
     with pytest.raises(UserError, match="twice"):
         sps.watch(odd)

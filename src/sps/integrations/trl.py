@@ -69,9 +69,9 @@ class SPSCallback(TrainerCallback):
     phase, under irl/, with its next step.
 
     An IRL phase holds a copy of the trained weights, for the meter, and AdamW's state for them.
-    The meter's probe is the first rollouts of the run, since TRL has none that are held out. A
-    resumed run starts its phase anew: rollouts before the checkpoint are gone, and so is the IRL
-    optimizer's state where optimizer_state is 'kept'.
+    TRL has no rollouts that are held out, so the meter reads on the latest that were not kept;
+    they are likelier than most. A resumed run starts its phase anew: rollouts before the checkpoint are
+    gone, and so is the IRL optimizer's state where optimizer_state is 'kept'.
     """
 
     def __init__(self, micro_tokens: int = 16384, **settings: Any):
@@ -92,7 +92,7 @@ class SPSCallback(TrainerCallback):
         self._rewards: dict[int, list[float]] = {}  # of the batch that is being judged
         self._news: Metrics = {}  # for TRL's log
         self._tokens = 0  # as TRL had counted them at the last step
-        self._probe: Probe | None = None
+        self._began = 0  # the step that this training started from
         self._optimizer: torch.optim.Optimizer | None = None
 
     def watch(self, rewards: Any) -> Any:
@@ -130,7 +130,7 @@ class SPSCallback(TrainerCallback):
         self.policy = Policy(_plain(model), processing_class, "TRL's model")
         self.policy.model.compute_dtype = torch.bfloat16 if args.bf16 else torch.float32
         self._args, self._tokens = args, state.num_input_tokens_seen
-        self._probe = self._optimizer = None
+        self._began, self._optimizer = state.global_step, None
         self._rewards, self._news = {}, {}
         self.record.clear()
         self._open_track(Path(args.output_dir), state.global_step)
@@ -139,10 +139,10 @@ class SPSCallback(TrainerCallback):
         """Score what was drawn for this step: the weights are still those that drew it."""
         if self.policy is None:
             return
+        if not self.record and state.global_step == self._began:
+            raise UserError(_UNSEEN)
         fresh = [batch for batch in self.record if batch.likelihood_B is None]
         self._check_tokens(fresh, state.num_input_tokens_seen)
-        if self._probe is None:
-            self._probe = self._make_probe(self.policy)
         with _calm(self.policy.model):
             for batch in fresh:
                 batch.likelihood_B = self._likelihoods(batch)
@@ -232,7 +232,7 @@ class SPSCallback(TrainerCallback):
             kept, own = self._select(rng)
             seconds = time.perf_counter() - began
             self.track.log("irl", step, phase=number, kept=len(kept), **{"seconds/select": seconds})
-            meter = Meter(policy.scorer, self._probe)
+            meter = Meter(policy.scorer, self._probe(policy, kept, own))
             news: Metrics = {}
             for news in self._steps(policy, kept, own, rng) if kept else ():
                 self.track.log("irl", step, phase=number, **news)
@@ -285,11 +285,12 @@ class SPSCallback(TrainerCallback):
         if settings.optimizer_state == "fresh":
             self._optimizer = None  # its memory is TRL's again
 
-    def _make_probe(self, policy: Policy) -> Probe:
-        if not self.record:
-            raise UserError(_UNSEEN)
-        some = self.record[0].rollouts[: _METER.problems * _METER.samples]
-        return Probe(*_columns(some), policy.pad_id, self.budget.tokens)
+    def _probe(self, policy: Policy, kept: list[int], own: dict[int, Rollout]) -> Probe | None:
+        """The latest rollouts that no IRL step will train on; none where all were kept."""
+        trained = set(kept)
+        others = [rollout for number, rollout in own.items() if number not in trained]
+        some = _columns(others[-_METER.problems * _METER.samples :])
+        return Probe(*some, policy.pad_id, self.budget.tokens) if others else None
 
     def _open_track(self, folder: Path, step: int) -> None:
         path = folder / "sps.jsonl"
