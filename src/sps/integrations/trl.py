@@ -70,8 +70,8 @@ class SPSCallback(TrainerCallback):
 
     An IRL phase holds a copy of the trained weights, for the meter, and AdamW's state for them.
     TRL has no rollouts that are held out, so the meter reads on the latest that were not kept;
-    they are likelier than most. A resumed run starts its phase anew: rollouts before the checkpoint are
-    gone, and so is the IRL optimizer's state where optimizer_state is 'kept'.
+    they are likelier than most. A resumed run starts its phase anew: rollouts before the checkpoint
+    are gone, and so is the IRL optimizer's state where optimizer_state is 'kept'.
     """
 
     def __init__(self, micro_tokens: int = 16384, **settings: Any):
