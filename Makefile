@@ -16,8 +16,8 @@ test-slow: $(READY)
 	$(BIN)/python -m pytest -m "slow"
 
 check: $(READY)
-	$(BIN)/ruff format --check src tests bench
-	$(BIN)/ruff check src tests bench
+	$(BIN)/ruff format --check src tests bench examples
+	$(BIN)/ruff check src tests bench examples
 	$(BIN)/pyrefly check
 	$(BIN)/lint-imports
 

@@ -137,8 +137,8 @@ def test_early_stop_without_a_checkpoint_is_refused(tmp_path, capsys):
 
 def commands(path):
     """The sps commands of a Markdown file's code blocks."""
-    blocks = re.findall(r"^```\w*\n(.*?)^```", path.read_text(), re.M | re.S)
-    joined = [re.sub(r"\\\n\s*", " ", block) for block in blocks]
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", path.read_text(), re.M | re.S)
+    joined = [re.sub(r"\\\n\s*", " ", text) for kind, text in blocks if kind != "python"]
     lines = [line.split("#")[0].strip() for block in joined for line in block.splitlines()]
     return [line for line in lines if line.startswith("sps ")]
 

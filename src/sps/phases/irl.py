@@ -167,20 +167,36 @@ def _optimizer(parts: Parts) -> torch.optim.Optimizer:
     return parts.irl_optimizer
 
 
-@torch.no_grad()
 def _relikelihood(parts: Parts, table: pa.Table, column: str) -> pa.Table:
     """The same rollouts with their likelihood under the reinforced policy."""
-    policy, ranks = parts.policy, parts.ranks
-    prompts, completions = to_arrays(table, "prompt_ids"), to_arrays(table, "ids")
-    own = _rows(policy, prompts, completions, parts.budget.tokens, ranks)
+    rollouts = to_arrays(table, "prompt_ids"), to_arrays(table, "ids")
+    how, temperature = parts.recipe.irl.selector, parts.recipe.rollout.temperature
+    value_B = likelihoods(
+        parts.policy, *rollouts, how.likelihood, parts.budget, temperature, parts.ranks
+    )
+    return table.set_column(table.schema.get_field_index(column), column, pa.array(value_B))
+
+
+@torch.no_grad()
+def likelihoods(
+    policy: Policy,
+    prompts: list,
+    completions: list,
+    how: str,
+    budget: Budget,
+    temperature: float,
+    ranks: Ranks = ALONE,
+) -> np.ndarray:
+    """Log-likelihood of each rollout under the policy as it is: 'mean' or 'sum' of its tokens."""
+    own = _rows(policy, prompts, completions, budget.tokens, ranks)
     found: list[tuple[np.ndarray, np.ndarray]] = []
     for rows, counts in even(own, ranks, policy.model.device):
-        logp_BT, _ = token_logprobs(policy.scorer, rows, parts.recipe.rollout.temperature)
+        logp_BT, _ = token_logprobs(policy.scorer, rows, temperature)
         sums = logp_BT.sum(-1)
-        if column == "mean_logprob":
+        if how == "mean":
             sums = sums / rows.mask_BT.sum(-1).clamp(min=1)
         found += [(rows.which_B, sums.cpu().numpy())] * counts
-    value_B = np.zeros(len(table), dtype=np.float32)
+    value_B = np.zeros(len(prompts), dtype=np.float32)
     for which_B, sums_B in ranks.gather(found):
         value_B[which_B] = sums_B
-    return table.set_column(table.schema.get_field_index(column), column, pa.array(value_B))
+    return value_B

@@ -111,7 +111,8 @@ def _head(
     model: Any, hidden_ND: Tensor, rows: Rows, temperature: float, entropy_grad: bool
 ) -> tuple[Tensor, Tensor]:
     head, cap = model.get_output_embeddings(), _softcap(model)
-    if hidden_ND.is_cuda and torch.is_autocast_enabled() and not cap and head.bias is None:
+    plain = type(head) is nn.Linear and head.bias is None and not cap  # an adapter is not
+    if hidden_ND.is_cuda and torch.is_autocast_enabled() and plain:
         from sps.policy.fused_head import chosen  # needs triton, which CPUs may lack
 
         return chosen(hidden_ND, head.weight, rows.target_N, temperature, _LOGITS_AT_ONCE)

@@ -1,0 +1,1 @@
+"""SPS inside other trainers: trl.py is a callback for TRL."""

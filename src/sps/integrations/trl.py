@@ -1,0 +1,381 @@
+"""SPS inside TRL: a callback for GRPOTrainer, on public hooks alone.
+
+    sps = SPSCallback(every=50, steps=4, keep=3, lr=3e-4)
+    trainer = GRPOTrainer(model, ..., reward_funcs=sps.watch(reward), callbacks=[sps])
+
+TRL draws, judges and reinforces as ever. The callback remembers each generation batch, scores it
+before the update that learns from it, and every so many optimizer steps takes an IRL phase on the
+same weights: the selector, the loss and the step are those of `sps train`.
+
+reward function        prompts, completion ids, rewards           -> record
+on_pre_optimizer_step  likelihood under the policy that drew them -> record
+on_step_end            every `every` steps: record -> select -> IRL steps; the record starts anew
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import inspect
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.state import AcceleratorState
+from transformers import ProcessorMixin, TrainerCallback
+
+from sps.config import IRL, parse_recipe
+from sps.config import Meter as MeterSettings
+from sps.errors import UserError
+from sps.phases.irl import batches, irl_step, likelihoods, make_irl_optimizer, select_groups
+from sps.policy.load import Policy
+from sps.policy.meter import Meter, Probe, stood_still
+from sps.policy.update import Budget
+from sps.ranks import ALONE, Ranks, Together
+from sps.track import Track, read_records
+from sps.types import Metrics
+
+if importlib.util.find_spec("trl") is None:
+    raise UserError("sps.integrations.trl: TRL is not installed; install the extra: sps[trl]")
+
+_LOG = logging.getLogger(__name__)
+_METER = MeterSettings()
+_UNSEEN = "SPSCallback: it sees no rollouts; give GRPOTrainer reward_funcs=sps.watch(reward)"
+Rollout = tuple[np.ndarray, np.ndarray]  # ids of a prompt and of its completion, int32
+
+
+@dataclass
+class Batch:
+    """This rank's part of one generation batch. Groups run on over the ranks, in rank order."""
+
+    rollouts: list[Rollout]
+    reward_B: np.ndarray  # float32
+    likelihood_B: np.ndarray | None = None  # float32; None until on_pre_optimizer_step
+
+
+class SPSCallback(TrainerCallback):
+    """Takes the IRL phases of SPS in a run of TRL's GRPOTrainer.
+
+    Settings are the keys of `irl` in a recipe; `every` has no default, and steps=0 is plain TRL.
+    The last phase may be short. `micro_tokens` bounds the padded tokens of one pass. Records go to
+    OUTPUT_DIR/sps.jsonl and to `history`, on the first rank; TRL's own log gets the last ones of a
+    phase, under irl/, with its next step.
+
+    An IRL phase holds a copy of the trained weights, for the meter, and AdamW's state for them.
+    TRL has no rollouts that are held out, so the meter reads on the latest that were not kept;
+    they are likelier than most. A resumed run starts its phase anew: rollouts before the checkpoint
+    are gone, and so is the IRL optimizer's state where optimizer_state is 'kept'.
+    """
+
+    def __init__(self, micro_tokens: int = 16384, **settings: Any):
+        # How many a group has is TRL's to say, once training begins.
+        tree = {"irl": settings, "rl": {"micro_tokens": micro_tokens}, "rollout": {"n": 2**31}}
+        self.settings: IRL = parse_recipe(tree, "SPSCallback").irl
+        if not self.settings.every:
+            raise UserError(
+                "SPSCallback: every is missing; say after how many optimizer steps an IRL phase "
+                "comes, such as every=50"
+            )
+        self.budget = Budget(micro_tokens)
+        self.record: list[Batch] = []  # of the phase that is going on
+        self.history: list[dict[str, Any]] = []
+        self.policy: Policy | None = None  # known while training
+        self.ranks: Ranks = ALONE
+        self._watched: list[Callable] | Callable | None = None
+        self._rewards: dict[int, list[float]] = {}  # of the batch that is being judged
+        self._news: Metrics = {}  # for TRL's log
+        self._tokens = 0  # as TRL had counted them at the last step
+        self._began = 0  # the step that this training started from
+        self._optimizer: torch.optim.Optimizer | None = None
+
+    def watch(self, rewards: Any) -> Any:
+        """The same reward function, or list of them, for GRPOTrainer; what it is given is recorded.
+
+        Of a list, the sum weighted by args.reward_weights decides what is wrong (0 or less). Where
+        only some rewards say whether an answer is right, watch those: [sps.watch(right), style].
+        """
+        if self._watched is not None:
+            raise UserError(
+                "SPSCallback: watch was called twice; give it a list: sps.watch([a, b])"
+            )
+        for reward in rewards if isinstance(rewards, list) else [rewards]:
+            if isinstance(reward, torch.nn.Module) or not callable(reward):
+                raise UserError(
+                    f"SPSCallback: watch takes functions, not {type(reward).__name__}; a reward "
+                    "model stays beside it: reward_funcs=[sps.watch(right), reward_model]"
+                )
+        self._watched = rewards
+        if not isinstance(rewards, list):
+            return self._wrap(0, rewards)
+        return [self._wrap(number, reward) for number, reward in enumerate(rewards)]
+
+    def on_train_begin(self, args, state, control, model=None, processing_class=None, **_):
+        """Refuse what cannot work, before the first step."""
+        self.policy = None
+        if not self.settings.steps:
+            return
+        _check(self.settings, args, processing_class)
+        if self._watched is None:
+            raise UserError(_UNSEEN)
+        self._reward_weights(args)
+        cluster = AcceleratorState()
+        self.ranks = Together(cluster) if cluster.num_processes > 1 else ALONE
+        self.policy = Policy(_plain(model), processing_class, "TRL's model")
+        self.policy.model.compute_dtype = torch.bfloat16 if args.bf16 else torch.float32
+        self._args, self._tokens = args, state.num_input_tokens_seen
+        self._began, self._optimizer = state.global_step, None
+        self._rewards, self._news = {}, {}
+        self.record.clear()
+        self._open_track(Path(args.output_dir), state.global_step)
+
+    def on_pre_optimizer_step(self, args, state, control, **_):
+        """Score what was drawn for this step: the weights are still those that drew it."""
+        if self.policy is None:
+            return
+        if not self.record and state.global_step == self._began:
+            raise UserError(_UNSEEN)
+        fresh = [batch for batch in self.record if batch.likelihood_B is None]
+        self._check_tokens(fresh, state.num_input_tokens_seen)
+        with _calm(self.policy.model):
+            for batch in fresh:
+                batch.likelihood_B = self._likelihoods(batch)
+
+    def on_step_end(self, args, state, control, **_):
+        """An IRL phase where one is due. TRL's gradients are cleared by now, and it hands vLLM the
+        weights before it draws again, since the step has changed."""
+        step, every = state.global_step, self.settings.every
+        if self.record and self.policy and (step % every == 0 or step == state.max_steps):
+            self._phase(self.policy, step, -(-step // every))
+            self.record.clear()
+
+    def _wrap(self, number: int, reward: Callable) -> Callable:
+        inner: Any = reward
+        while isinstance(inner, functools.partial):
+            inner = inner.func
+
+        def watched(**given: Any) -> list:
+            values = list(reward(**given))
+            self._take(number, values, **given)
+            return values
+
+        async def watched_later(**given: Any) -> list:
+            values = list(await reward(**given))
+            self._take(number, values, **given)
+            return values
+
+        waits = any(map(inspect.iscoroutinefunction, (inner, type(inner).__call__)))
+        wrapped = watched_later if waits else watched
+        wrapped.__name__ = getattr(inner, "__name__", type(inner).__name__)  # what TRL logs it as
+        return wrapped
+
+    def _take(
+        self, number: int, values: list, *, prompts: list, completion_ids: list, **given: Any
+    ) -> None:
+        """One reward function's verdicts on a batch; the last one's complete it."""
+        if self.policy is None or not self.policy.model.training:  # evaluation, as TRL tells it
+            return
+        for name, value in self._news.items():
+            given["log_metric"](name, value)
+        self._news = {}
+        self._rewards[number] = [math.nan if value is None else float(value) for value in values]
+        weights = self._reward_weights(self._args)
+        if len(self._rewards) < len(weights):
+            return
+        value_RB = np.array([self._rewards[i] for i in range(len(weights))], dtype=np.float32)
+        self._rewards = {}
+        encoded = _encode(self.policy.tokenizer, prompts, self._args.chat_template_kwargs or {})
+        pairs = zip(encoded, completion_ids, strict=True)
+        rollouts = [(np.array(p, np.int32), np.array(c, np.int32)) for p, c in pairs]
+        # As TRL sums them: a function that gave None has no say.
+        self.record.append(Batch(rollouts, np.nansum(weights[:, None] * value_RB, axis=0)))
+
+    def _reward_weights(self, args: Any) -> np.ndarray:
+        if not isinstance(self._watched, list):
+            return np.ones(1, dtype=np.float32)
+        weights = args.reward_weights or [1.0] * len(self._watched)
+        if len(weights) != len(self._watched):
+            raise UserError(
+                f"SPSCallback: reward_weights has {len(weights)} numbers, and watch was given "
+                f"{len(self._watched)} reward functions; watch them all, or a single one"
+            )
+        return np.array(weights, dtype=np.float32)
+
+    def _check_tokens(self, fresh: list[Batch], seen: int) -> None:
+        """TRL counts the tokens it draws; another count means that it drew something else."""
+        own = sum(len(p) + len(c) for batch in fresh for p, c in batch.rollouts)
+        counted, self._tokens = seen - self._tokens, seen
+        own = self.ranks.add({"tokens": own})["tokens"]
+        if own != counted and self._args.include_num_input_tokens_seen == "no":
+            raise UserError(
+                f"SPSCallback: of {counted:.0f} tokens that TRL drew for this step, it saw {own}. "
+                "The trainer must be given what watch returns; tools, images and a rollout_func "
+                "that writes its own prompts are not supported"
+            )
+
+    def _likelihoods(self, batch: Batch) -> np.ndarray:
+        assert self.policy is not None
+        prompts, completions = _columns(batch.rollouts)
+        how, temperature = self.settings.selector.likelihood, self._args.temperature
+        return likelihoods(self.policy, prompts, completions, how, self.budget, temperature)
+
+    def _phase(self, policy: Policy, step: int, number: int) -> None:
+        began = time.perf_counter()
+        rng = np.random.default_rng([self._args.seed, 7919, number])  # as sps.phases.irl has it
+        with _calm(policy.model), _gradients_aside(policy.model):
+            kept, own = self._select(rng)
+            seconds = time.perf_counter() - began
+            self.track.log("irl", step, phase=number, kept=len(kept), **{"seconds/select": seconds})
+            meter = Meter(policy.scorer, self._probe(policy, kept, own))
+            news: Metrics = {}
+            for news in self._steps(policy, kept, own, rng) if kept else ():
+                self.track.log("irl", step, phase=number, **news)
+            moved = meter.read()
+        self.track.log("meter", step, phase=number, of="irl", **moved)
+        dtype = str(next(policy.model.parameters()).dtype).removeprefix("torch.")
+        warning = stood_still("irl", moved, self.settings.lr, dtype, _METER.still)
+        if warning:
+            self.track.log("warning", step, text=warning)
+            if self.ranks.main:
+                _LOG.warning(warning)
+        told = {"kept": float(len(kept)), **news, **moved}
+        self._news = {f"irl/{name}": value for name, value in told.items()}
+
+    def _select(self, rng: np.random.Generator) -> tuple[list[int], dict[int, Rollout]]:
+        """Numbers of the kept rollouts among those of all ranks, and this rank's by number."""
+        size, own, kept, first = self._args.num_generations, {}, [], 0
+        if self.settings.selector.under == "policy":
+            for batch in self.record:
+                batch.likelihood_B = self._likelihoods(batch)
+        mine = [(batch.reward_B, batch.likelihood_B) for batch in self.record]
+        of_batches = zip(*self.ranks.gather([mine]), strict=True)
+        for batch, parts in zip(self.record, of_batches, strict=True):
+            reward_PG, likelihood_PG = (
+                np.concatenate(of_ranks).reshape(-1, size) for of_ranks in zip(*parts, strict=True)
+            )
+            keep_PG = select_groups(reward_PG, likelihood_PG, self.settings, rng)
+            kept += (first + np.flatnonzero(keep_PG)).tolist()
+            at = first + sum(len(reward_B) for reward_B, _ in parts[: self.ranks.rank])
+            own.update(enumerate(batch.rollouts, at))
+            first += keep_PG.size
+        return kept, own
+
+    def _steps(
+        self, policy: Policy, kept: list[int], own: dict[int, Rollout], rng: np.random.Generator
+    ) -> Iterator[Metrics]:
+        """The IRL steps; of the kept rollouts only a batch travels between the ranks at a time."""
+        settings = self.settings
+        if self._optimizer is None or settings.optimizer_state == "fresh":
+            self._optimizer = make_irl_optimizer(policy.model, settings)
+        for batch in batches(len(kept), settings.batch, settings.steps, rng):
+            began = time.perf_counter()
+            numbers = [kept[i] for i in batch]
+            found = dict(self.ranks.gather([(n, own[n]) for n in numbers if n in own]))
+            rollouts = _columns([found[n] for n in numbers])
+            how = (settings, self.budget, self._args.temperature, self.ranks)
+            with _calm(policy.model, recompute=True):
+                sums = irl_step(policy, self._optimizer, *rollouts, *how)
+            yield {**sums, "seconds/update": time.perf_counter() - began}
+        if settings.optimizer_state == "fresh":
+            self._optimizer = None  # its memory is TRL's again
+
+    def _probe(self, policy: Policy, kept: list[int], own: dict[int, Rollout]) -> Probe | None:
+        """The latest rollouts that no IRL step will train on; none where all were kept."""
+        trained = set(kept)
+        others = [rollout for number, rollout in own.items() if number not in trained]
+        some = _columns(others[-_METER.problems * _METER.samples :])
+        return Probe(*some, policy.pad_id, self.budget.tokens) if others else None
+
+    def _open_track(self, folder: Path, step: int) -> None:
+        path = folder / "sps.jsonl"
+        self.track = Track(path, [self.history.append], silent=not self.ranks.main)
+        if self.ranks.main:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.track.forget_after(step)
+        self.history[:] = read_records(path) if self.ranks.main else []
+
+
+def _check(settings: IRL, args: Any, processing_class: Any) -> None:
+    kind = AcceleratorState().distributed_type.value
+    if kind in ("DEEPSPEED", "FSDP", "MEGATRON_LM"):
+        raise UserError(
+            f"SPSCallback: {kind} divides the weights or keeps its own copy of them, and the "
+            "callback needs them whole; launch with DDP, or train with SPS itself: accelerate "
+            "launch --config_file launch/fsdp2.yaml -m sps train"
+        )
+    if args.fp16:
+        raise UserError("SPSCallback: fp16 would need a second loss scaler; set bf16=True instead")
+    if isinstance(processing_class, ProcessorMixin):
+        raise UserError("SPSCallback: models that see images are not supported")
+    if settings.keep > args.num_generations:
+        raise UserError(
+            f"SPSCallback: keep ({settings.keep}) is above num_generations "
+            f"({args.num_generations}): a group has no more rollouts than that"
+        )
+    lasts = args.steps_per_generation * args.num_iterations
+    if settings.every * args.gradient_accumulation_steps % lasts:
+        whole = lasts // math.gcd(lasts, args.gradient_accumulation_steps)
+        raise UserError(
+            f"SPSCallback: every={settings.every} ends a phase with rollouts that TRL has yet to "
+            f"learn from; it draws new ones every {whole} optimizer steps: use a multiple of that"
+        )
+
+
+def _plain(model: Any) -> Any:
+    """The causal language model itself, with any adapters in its layers."""
+    if hasattr(model, "get_base_model"):
+        if model.active_peft_config.is_prompt_learning:
+            raise UserError("SPSCallback: of PEFT's methods, those that learn prompts do not work")
+        model = model.get_base_model()
+    if any(hasattr(weight, "full_tensor") for weight in model.parameters()):
+        raise UserError("SPSCallback: the weights are divided over devices; it needs them whole")
+    return model
+
+
+def _encode(tokenizer: Any, prompts: list, template: dict[str, Any]) -> list[list[int]]:
+    """Prompts as TRL encodes them: plain text, or chat messages with the opening of an answer."""
+    if isinstance(prompts[0], str):
+        return tokenizer(text=prompts)["input_ids"]
+    return tokenizer.apply_chat_template(
+        prompts, add_generation_prompt=True, tokenize=True, return_dict=True, **template
+    )["input_ids"]
+
+
+def _columns(rollouts: list[Rollout]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    return [prompt for prompt, _ in rollouts], [completion for _, completion in rollouts]
+
+
+@contextmanager
+def _calm(model: Any, recompute: bool = False) -> Iterator[None]:
+    """Without dropout, hence without drawing random numbers; modes are put back afterwards.
+
+    Layers that compute activations twice do so in training mode alone: `recompute` sets it for
+    them, and not for what is in them.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    for module, _ in modes:
+        module.training = recompute and getattr(module, "gradient_checkpointing", False)
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@contextmanager
+def _gradients_aside(model: Any) -> Iterator[None]:
+    """TRL has none left at the end of a step; whoever else put some there gets them back."""
+    held = [(weight, weight.grad) for weight in model.parameters()]
+    for weight, _ in held:
+        weight.grad = None
+    try:
+        yield
+    finally:
+        for weight, grad in held:
+            weight.grad = grad

@@ -1,0 +1,42 @@
+"""One rank of a run of TRL with SPS in it; test_trl.py launches two, and reads what they leave."""
+
+import sys
+from dataclasses import astuple
+from pathlib import Path
+
+import torch
+from trl_runs import Before, make_trainer, odd
+
+import sps.integrations.trl as ours
+
+folder = Path(sys.argv[1])
+torch.set_num_threads(1)
+sps = ours.SPSCallback(every=2, steps=2, keep=2, lr=1e-3, batch=5)
+before, learnt, rows, step = Before(sps), [], [], ours.irl_step
+
+
+def irl_step(policy, optimizer, prompts, completions, *rest):
+    """Ours, and a note of what it was given."""
+    pairs = zip(prompts, completions, strict=True)
+    learnt.append([(p.tolist(), c.tolist()) for p, c in pairs])
+    count = policy.scorer.register_forward_pre_hook(lambda _, given: rows.extend(given[0].which_B))
+    try:
+        return step(policy, optimizer, prompts, completions, *rest)
+    finally:
+        count.remove()
+
+
+ours.irl_step = irl_step
+# 12 rollouts in groups of 4: the second group has two on each rank.
+trainer = make_trainer(folder, sps.watch(odd), [before, sps], per_device_train_batch_size=6)
+trainer.train()
+weights, record = before.phases[-1]
+left = {
+    "before": weights,
+    "after": trainer.model.state_dict(),
+    "record": [astuple(batch) for batch in record],
+    "learnt": learnt,
+    "rows": len(rows),
+    "history": sps.history,
+}
+torch.save(left, folder / f"rank-{sps.ranks.rank}.pt")
