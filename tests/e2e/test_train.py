@@ -124,6 +124,8 @@ def test_every_algorithm_learns_something_finite_and_stores_it(name, tmp_path):
     assert [r["step"] for r in records if r["kind"] == "irl"] == [3, 3, 3, 6, 6, 6]
     meters = [(r["of"], r["step"]) for r in records if r["kind"] == "meter"]
     assert meters == [("rl", 3), ("irl", 3), ("rl", 6), ("irl", 6)]
+    moved = [r["to_greedy"] for r in records if r["kind"] == "meter"]
+    assert all(0 < abs(x) < 1 for x in moved)
     if name == "grpo_kl":
         # At the first step the policy is the reference, later it is not.
         assert steps[0]["kl_ref"] == pytest.approx(0, abs=1e-9)

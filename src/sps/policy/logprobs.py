@@ -6,7 +6,7 @@ Axes: B sequences, L prompt + completion tokens, T completion tokens, N those of
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,23 @@ def token_logprobs(
         hidden_BLD = model.base_model(input_ids=rows.ids_BL, use_cache=False).last_hidden_state
         logp_N, entropy_N = _head(model, hidden_BLD[rows.place], rows, temperature, entropy_grad)
     return _rectangle(logp_N, rows.mask_BT), _rectangle(entropy_N, rows.mask_BT)
+
+
+@torch.no_grad()
+def greedy_probs(model: Any, rows: Rows, token_N: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The likeliest token where each completion token stands, and its probability.
+
+    With `token_N`, the probability of those tokens instead: what a later policy gives them.
+    """
+    with compute(model):
+        hidden_BLD = model.base_model(input_ids=rows.ids_BL, use_cache=False).last_hidden_state
+        hidden_ND = hidden_BLD[rows.place]
+        if token_N is None:  # a softcap or a temperature would not change which one is largest
+            head = model.get_output_embeddings()
+            size = max(1, _LOGITS_AT_ONCE // head.weight.shape[0])
+            token_N = torch.cat([head(piece).argmax(-1) for piece in hidden_ND.split(size)])
+        logp_N, _ = _head(model, hidden_ND, replace(rows, target_N=token_N), 1.0, False)
+    return token_N, logp_N.exp()
 
 
 def compute(model: Any) -> Any:

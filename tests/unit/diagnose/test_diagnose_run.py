@@ -92,6 +92,8 @@ def test_diagnosis_of_a_whole_run_is_json(tmp_path):
         "validation-000006",
     }
     assert found["likelihood"]["step"] == [1, 2, 3, 4, 5, 6]
+    moves = [(p["of"], p["step"], p["to_greedy"]) for p in found["phases"]]
+    assert moves == [("rl", 3, 0.01), ("irl", 3, -0.005), ("rl", 6, 0.01), ("irl", 6, -0.005)]
     assert found["warnings"][0]["step"] == 6
     validation = next(q for q in found["questions"] if q["split"] == "validation")
     assert validation["steps"] == [3, 6]
