@@ -129,10 +129,9 @@ def concentration_figures(study: Study, diagnoses: Diagnoses) -> list[Figure | N
 
 def moved_bars(name: str, mark: Mark, phases: list[dict], rows: list[dict]) -> list[dict[str, Any]]:
     """Mass moved to the greedy token: by phase where the meter measured it, else by checkpoint."""
-    shade = 1.0 if mark.dash == "solid" else 0.55
     bar = {
         "type": "bar",
-        "marker": {"color": f"@{mark.colour}/{shade}"},
+        "marker": {"color": f"@{mark.colour}/{mark.shade}"},
         "hovertemplate": "%{y:+.2f}",
     }
     bars = []
@@ -140,7 +139,7 @@ def moved_bars(name: str, mark: Mark, phases: list[dict], rows: list[dict]) -> l
         own = [r for r in phases if r["of"] == of]
         if own:
             xy = {"x": [f"to {r['step']}" for r in own], "y": [100 * r["to_greedy"] for r in own]}
-            striped = {"color": f"@{mark.colour}/{shade}", "pattern": {"shape": "/"}}
+            striped = {"color": f"@{mark.colour}/{mark.shade}", "pattern": {"shape": "/"}}
             look = {"marker": striped} if of == "irl" else {}
             bars.append({**bar, **xy, **look, "name": f"{name} {of.upper()}"})
     steps = [r for r in rows if "moved" in r]

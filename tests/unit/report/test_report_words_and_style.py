@@ -110,6 +110,7 @@ def test_variants_share_a_colour_and_differ_in_symbol():
     assert found["grpo"].colour == found["grpo@100"].colour == "blue"
     assert found["grpo"].symbol != found["grpo@100"].symbol
     assert found["sps 3e-4"].dash != found["sps 1e-3"].dash
+    assert (found["sps 3e-4"].shade, found["sps 1e-3"].shade) == (1.0, 0.7)
     assert found["mine"].colour == found["mine too"].colour != found["yours"].colour
 
 
