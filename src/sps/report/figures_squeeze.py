@@ -122,7 +122,9 @@ def concentration_figures(study: Study, diagnoses: Diagnoses) -> list[Figure | N
          "First seed of each method.", change),
     ]  # fmt: skip
     return [
-        Figure(id, title, note, data, layout, height=290) if data else None
+        Figure(id, title, note, data, layout, height=290, wide=id == "moved" and len(data) > 4)
+        if data
+        else None
         for data, id, title, note, layout in figures
     ]
 
