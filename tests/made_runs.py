@@ -92,7 +92,8 @@ def _metrics(step: int, rows: list[Rollout]) -> dict:
         "grad_norm": 0.1,
         "verdict/correct": right,
         "verdict/wrong": 1 - right,
-        "seconds/draw": 2.0,
+        "seconds/generate": 1.5,
+        "seconds/verify": 0.5,
         "seconds/update": 1.0,
     }
 

@@ -66,13 +66,16 @@ def compare(
     hot: Annotated[
         str, typer.Option(help="Also sample the first method at these temperatures: 1.2,1.5.")
     ] = "",
+    sweep: Annotated[
+        str, typer.Option(help="One method a value, of the last recipe: irl.keep=1,2,3.")
+    ] = "",
     workers: Annotated[int, typer.Option(help="Processes; 0: one a core.")] = 0,
     overrides: Set = None,
 ) -> None:
     """Several methods with the same budget and seeds, paired by question."""
     from sps.commands import run_compare
 
-    run_compare(recipes, seeds, out, early, hot, workers, overrides or [])
+    run_compare(recipes, seeds, out, early, hot, workers, overrides or [], sweep)
 
 
 @app.command("eval")

@@ -55,9 +55,11 @@ def run_compare(
     hot: str,
     workers: int,
     overrides: list[str],
+    sweep: str = "",
 ) -> None:
     """Run, show, and write results.json and report.html."""
-    recipes = _named([load_recipe(path, overrides) for path in paths])
+    fixed, swept = (paths[:-1], _swept(paths[-1], overrides, sweep)) if sweep else (paths, [])
+    recipes = _named([*(load_recipe(path, overrides) for path in fixed), *swept])
     extras = _extras(next(iter(recipes)), recipes, early, hot)
     _refuse_too_large(list(recipes.values()))
     _base(recipes)
@@ -216,6 +218,23 @@ def show_results(results: dict[str, Any]) -> None:
                 f"{mean:+6.1f} [{low:+.1f}, {high:+.1f}]  {row['verdict']}",
                 highlight=False,
             )
+
+
+def _swept(path: Path, overrides: list[str], sweep: str) -> list[Recipe]:
+    """A recipe once for each value of one key: `irl.keep=1,2` makes `sps keep=1`, `sps keep=2`."""
+    key, _, listed = (part.strip() for part in sweep.partition("="))
+    values = [value.strip() for value in listed.split(",")]
+    if not key or not all(values):
+        raise UserError(f"--sweep {sweep}: write it as key.path=value,value: irl.keep=1,2,3")
+    twice = next((value for value in values if values.count(value) > 1), None)
+    if twice:
+        raise UserError(f"--sweep {sweep}: {twice} is there twice; give each value once")
+    made = []
+    for value in values:
+        recipe = load_recipe(path, [*overrides, f"{key}={value}"])
+        name = f"{recipe.name} {key.rpartition('.')[2]}={value}".replace("/", "_")  # of a folder
+        made.append(recipe.model_copy(update={"name": name}))
+    return made
 
 
 def _named(recipes: list[Recipe]) -> dict[str, Recipe]:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import typer
+import yaml
 
 from sps.cli import app, main
 
@@ -133,6 +134,35 @@ def test_compare_writes_results_in_the_promised_form(tmp_path):
 def test_early_stop_without_a_checkpoint_is_refused(tmp_path, capsys):
     text = said(capsys, "compare", SPS, "--early", "3", "--out", tmp_path / "out")
     assert "checkpoint.every is 50" in text
+
+
+def test_sweep_makes_one_method_a_value_of_the_last_recipe_and_the_table_of_sizes(tmp_path):
+    grpo, out = ROOT / "recipes" / "demo" / "countdown_grpo.yaml", tmp_path / "out"
+    arguments = ["--seeds", 1, "--out", out, "--sweep", "irl.keep=2,1", *SMALL]
+    assert sps("compare", grpo, SPS, *arguments) == 0
+    results = json.loads((out / "results.json").read_text())
+    assert list(results["methods"]) == ["base", "grpo", "sps keep=2", "sps keep=1"]
+    for keep in (1, 2):
+        recipe = yaml.safe_load((out / f"sps keep={keep}" / "seed-0" / "recipe.yaml").read_text())
+        assert (recipe["irl"]["keep"], recipe["name"]) == (keep, f"sps keep={keep}")
+    page = (out / "report.html").read_text()
+    assert 'id="table-ablation"' in page
+    assert 'id="figure-ablation-4"' in page
+
+
+@pytest.mark.parametrize(
+    ("sweep", "text"),
+    [
+        ("irl.keep", "--sweep irl.keep: write it as key.path=value,value"),
+        ("irl.keep=1,,2", "write it as key.path=value,value"),
+        ("=1,2", "write it as key.path=value,value"),
+        ("irl.keep=1,2,1", "1 is there twice"),
+        ("irl.keap=1,2", "irl.keap: no such key; did you mean 'keep'?"),
+        ("irl.keep=1,many", "irl.keep"),
+    ],
+)
+def test_bad_sweep_is_said(tmp_path, capsys, sweep, text):
+    assert text in said(capsys, "compare", SPS, "--sweep", sweep, "--out", tmp_path / "out")
 
 
 def commands(path):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,10 +15,13 @@ from sps.build import open_run
 from sps.config import load_recipe, parse_recipe
 from sps.errors import UserError
 from sps.loop import checkpoint_path, train
+from sps.phases import rl
+from sps.phases.schedule import Phase
 from sps.policy.checkpoint import latest_checkpoint
 from sps.policy.load import load_policy
 from sps.store.rollouts import RolloutStore
 from sps.track import read_records
+from sps.types import Verdict
 
 # Two seconds of training; about 40 % of its samples are right.
 BASE = {
@@ -124,6 +129,8 @@ def test_every_algorithm_learns_something_finite_and_stores_it(name, tmp_path):
     assert [r["step"] for r in records if r["kind"] == "irl"] == [3, 3, 3, 6, 6, 6]
     meters = [(r["of"], r["step"]) for r in records if r["kind"] == "meter"]
     assert meters == [("rl", 3), ("irl", 3), ("rl", 6), ("irl", 6)]
+    moved = [r["to_greedy"] for r in records if r["kind"] == "meter"]
+    assert all(0 < abs(x) < 1 for x in moved)
     if name == "grpo_kl":
         # At the first step the policy is the reference, later it is not.
         assert steps[0]["kl_ref"] == pytest.approx(0, abs=1e-9)
@@ -325,6 +332,47 @@ def test_the_papers_irl_lr_is_warned_about_and_the_tuned_one_is_not(tmp_path):
     assert all("the irl phase" in w["text"] for w in warnings)
     run(recipe_of(), tmp_path / "tuned")
     assert not [r for r in told(tmp_path / "tuned") if r["kind"] == "warning"]
+
+
+# A draw is 16 completions of 2 s each. A verdict takes 0.25 s in `submit` and 1 s of waiting.
+# DAPO finds that all groups agree and draws 1 + 2 times; GSPO draws for two steps at once.
+@pytest.mark.parametrize(
+    ("algorithm", "generate", "verify"),
+    [
+        ({"type": "grpo"}, 32, 20),
+        ({"type": "dapo", "max_resample_times": 2}, 96, 60),
+        ({"type": "gspo", "steps_per_generation": 2}, 32, 20),
+    ],
+)
+def test_generating_and_verifying_are_timed_apart(
+    algorithm, generate, verify, tmp_path, monkeypatch
+):
+    parts, _ = open_run(recipe_of(rl__algorithm=algorithm), tmp_path / "run")
+    now = [0.0]
+
+    def passes(seconds):
+        now[0] += seconds
+
+    class Late(Future):
+        waited = False
+
+        def result(self, timeout=None):
+            passes(0 if self.waited else 1)
+            self.waited = True
+            return Verdict("wrong", 0.0)
+
+    def drawn(requests, sampling, real=parts.engine.generate):
+        for completion in real(requests, sampling):
+            passes(2)
+            yield completion
+
+    monkeypatch.setattr(rl, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(parts.engine, "generate", drawn)
+    monkeypatch.setattr(parts.verifier, "submit", lambda *_: passes(0.25) or Late())
+    for _, metrics, _ in rl.rl_phase(parts, Phase(1, 1, 2, irl=False)):
+        assert metrics["seconds/generate"] == pytest.approx(generate)
+        assert metrics["seconds/verify"] == pytest.approx(verify)
+        assert "seconds/draw" not in metrics
 
 
 def test_dapo_draws_again_for_groups_that_agree(tmp_path):

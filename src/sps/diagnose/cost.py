@@ -8,7 +8,7 @@ from typing import Any
 
 # How a `seconds/*` field of a record is called in the table: stage by (kind of record, field).
 STAGES = {
-    ("rl", "draw"): "generate and verify",
+    ("rl", "draw"): "generate and verify",  # of runs before the two were timed apart
     ("rl", "generate"): "generate",
     ("rl", "verify"): "verify",
     ("rl", "update"): "RL update",
@@ -74,5 +74,5 @@ def _wall(records: Sequence[dict[str, Any]]) -> float:
 
 def _speed(records: Sequence[dict[str, Any]]) -> float | None:
     drawn = [r for r in records if r["kind"] == "rl" and "tokens" in r]
-    seconds = sum(r.get("seconds/draw", r.get("seconds/generate", 0.0)) for r in drawn)
+    seconds = sum(r.get("seconds/generate", r.get("seconds/draw", 0.0)) for r in drawn)
     return sum(r["tokens"] for r in drawn) / seconds if seconds else None

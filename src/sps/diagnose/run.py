@@ -18,7 +18,7 @@ from sps.diagnose.questions import (
 )
 from sps.diagnose.read import Evaluation, RunFolder, read_run
 from sps.diagnose.simulate import simulate
-from sps.diagnose.squeeze import collision, greedy_logprobs, likelihood_quantiles
+from sps.diagnose.squeeze import collision, greedy_logprobs, likelihood_quantiles, phase_moves
 
 _SAMPLES = 60_000  # rows of an evaluation that are read for diversity
 
@@ -42,6 +42,7 @@ def diagnose_run(
         "greedy": lambda: greedy_logprobs(run),
         "likelihood": lambda: likelihood_quantiles(run),
         "collision": lambda: collision(run),
+        "phases": lambda: phase_moves(run),
         "checkpoints": lambda: _mass(run, large) if checkpoints else [],
         "evaluations": lambda: [_evaluation(e) for e in run.evaluations],
         "questions": lambda: _questions(run),

@@ -35,6 +35,18 @@ def greedy_logprobs(run: RunFolder) -> list[dict[str, Any]]:
     return rows
 
 
+def phase_moves(run: RunFolder) -> list[dict[str, Any]]:
+    """What each RL and each IRL phase gave to the token that was greedy before it.
+
+    As the meter measured it on held-out tokens; runs of before it did so have no rows.
+    """
+    return [
+        {"step": r["step"], "of": r.get("of"), "to_greedy": float(r["to_greedy"])}
+        for r in run.of_kind("meter")
+        if isinstance(r.get("to_greedy"), int | float)
+    ]
+
+
 def likelihood_quantiles(run: RunFolder) -> dict[str, Any] | None:
     """Quantiles of the mean token log-probability of rollouts, by step (in bins for a long run)."""
     table = run.rollouts(["step", "mean_logprob", "kept"])

@@ -30,12 +30,14 @@ def rl_phase(parts: Parts, phase: Phase) -> Iterator[tuple[int, Metrics, bool]]:
         rounds = min(settings.steps_per_generation, phase.last - step + 1)
         began = time.perf_counter()
         groups, metrics = draw_groups(parts, step, parts.recipe.rollout.prompts * rounds)
-        drawn = time.perf_counter()
+        drawn = time.perf_counter() - began
+        verify = metrics.pop("seconds/verify")
         for number, share in enumerate(_shares(groups, rounds), 1):
             begun = time.perf_counter()
             learnt = rl_step(parts, step, share)
             seconds = {
-                "seconds/draw": (drawn - began) / rounds,
+                "seconds/generate": (drawn - verify) / rounds,
+                "seconds/verify": verify / rounds,
                 "seconds/update": time.perf_counter() - begun,
             }
             yield step, {**metrics, **learnt, **seconds}, number == rounds
@@ -43,13 +45,18 @@ def rl_phase(parts: Parts, phase: Phase) -> Iterator[tuple[int, Metrics, bool]]:
 
 
 def draw_groups(parts: Parts, step: int, count: int) -> tuple[list[Group], Metrics]:
-    """Groups for `count` problems. DAPO draws again, on new problems, for groups that agree."""
+    """Groups for `count` problems. DAPO draws again, on new problems, for groups that agree.
+
+    `seconds/verify` of the metrics is what all draws together waited for verdicts.
+    """
     resample = getattr(parts.recipe.rl.algorithm, "max_resample_times", 0)
     drawn: list[Group] = []
     useful: list[Group] = []
+    waited = 0.0
     for attempt in range(1 + resample):
-        fresh = _draw(parts, step, count - len(useful), attempt, first_group=len(drawn))
+        fresh, more = _draw(parts, step, count - len(useful), attempt, first_group=len(drawn))
         drawn += fresh
+        waited += more
         useful += [group for group in fresh if _disagrees(group)]
         if len(useful) >= count or not resample:
             break
@@ -58,7 +65,7 @@ def draw_groups(parts: Parts, step: int, count: int) -> tuple[list[Group], Metri
     # Where resampling ran out, groups that agree fill the batch: it keeps its size.
     dull = [group for group in drawn if not _disagrees(group)]
     groups = (useful + dull)[:count] if resample else drawn
-    return groups, _drawn_metrics(drawn, groups)
+    return groups, {**_drawn_metrics(drawn, groups), "seconds/verify": waited}
 
 
 def rl_step(parts: Parts, step: int, groups: Sequence[Group]) -> Metrics:
@@ -103,7 +110,10 @@ def rl_step(parts: Parts, step: int, groups: Sequence[Group]) -> Metrics:
     return _learnt_metrics(sums, len(used), len(rollouts))
 
 
-def _draw(parts: Parts, step: int, count: int, attempt: int, first_group: int) -> list[Group]:
+def _draw(
+    parts: Parts, step: int, count: int, attempt: int, first_group: int
+) -> tuple[list[Group], float]:
+    """Groups, and the seconds that sampling stood still for verdicts: judging overlaps with it."""
     settings = parts.recipe.rollout
     problems = [parts.train[i] for i in parts.sampler.take(count)]
     sampling = Sampling(
@@ -118,15 +128,23 @@ def _draw(parts: Parts, step: int, count: int, attempt: int, first_group: int) -
     mine = parts.ranks.mine(list(enumerate(problems)))
     requests = [Request(i, parts.prompt_ids(p), everyone) for i, p in mine]
     drawn: dict[tuple[int, int], tuple[Completion, Future[Verdict]]] = {}
+    waited = 0.0
     for completion in parts.engine.generate(requests, sampling):
         text = parts.policy.decode(completion.ids)
+        began = time.perf_counter()
         future = parts.verifier.submit(problems[completion.index], text, completion.finished)
+        waited += time.perf_counter() - began  # the inline verifier judges right there
         drawn[completion.index, completion.sample] = (completion, future)
+    began = time.perf_counter()
+    for _, future in drawn.values():
+        future.result()
+    waited += time.perf_counter() - began
     groups = [
         [_rollout(parts, step, first_group + i, problem, *drawn[i, sample]) for sample in everyone]
         for i, problem in mine
     ]
-    return sorted(parts.ranks.gather(groups), key=lambda group: group[0].group)
+    everything = sorted(parts.ranks.gather(groups), key=lambda group: group[0].group)
+    return everything, waited
 
 
 def _rollout(

@@ -6,7 +6,7 @@ Axes: B sequences, L prompt + completion tokens, T completion tokens, N those of
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -81,13 +81,28 @@ class Scorer(nn.Module):
         self.model = model
 
     def forward(
-        self, rows: Rows, temperature: float = 1.0, entropy_grad: bool = False
+        self,
+        rows: Rows,
+        temperature: float = 1.0,
+        entropy_grad: bool = False,
+        greedy: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Log-probability and entropy of each completion token, row after row."""
+        """Log-probability and entropy of each completion token, row after row.
+
+        With `greedy`, the likeliest tokens in their places and the log-probabilities of those.
+        """
         model = self.model
         with compute(model):
             hidden_BLD = model.base_model(input_ids=rows.ids_BL, use_cache=False).last_hidden_state
-            return _head(model, hidden_BLD[rows.place], rows, temperature, entropy_grad)
+            hidden_ND = hidden_BLD[rows.place]
+            if not greedy:
+                return _head(model, hidden_ND, rows, temperature, entropy_grad)
+            # A softcap or a temperature would not change which one is largest.
+            head = model.get_output_embeddings()
+            size = max(1, _LOGITS_AT_ONCE // head.weight.shape[0])
+            token_N = torch.cat([head(piece).argmax(-1) for piece in hidden_ND.split(size)])
+            likeliest = replace(rows, target_N=token_N)
+            return token_N, _head(model, hidden_ND, likeliest, temperature, False)[0]
 
 
 def token_logprobs(
@@ -99,6 +114,21 @@ def token_logprobs(
     """
     logp_N, entropy_N = scorer(rows, temperature, entropy_grad)
     return _rectangle(logp_N, rows.mask_BT), _rectangle(entropy_N, rows.mask_BT)
+
+
+@torch.no_grad()
+def greedy_probs(
+    scorer: Scorer, rows: Rows, token_N: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The likeliest token where each completion token stands, and its probability.
+
+    With `token_N`, the probability of those tokens instead: what a later policy gives them.
+    """
+    if token_N is None:
+        token_N, logp_N = scorer(rows, greedy=True)
+    else:
+        logp_N, _ = scorer(replace(rows, target_N=token_N))
+    return token_N, logp_N.exp()
 
 
 def compute(model: Any) -> Any:

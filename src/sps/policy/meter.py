@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 
 from sps.algo.squeeze import moved_kl
-from sps.policy.logprobs import Scorer, micro_batches, token_logprobs
+from sps.policy.logprobs import Rows, Scorer, greedy_probs, micro_batches, token_logprobs
 from sps.policy.shard import whole
 from sps.types import Metrics
 
@@ -31,9 +32,11 @@ class Meter:
         self.scorer, self.model, self.probe = scorer, scorer.model, probe
         self.weights = {n: p.detach().clone() for n, p in _trained(self.model)}
         self.before = self._likelihoods()
+        self.greedy = [greedy_probs(self.scorer, rows) for rows in self._rows()]
 
     def read(self) -> Metrics:
-        """Share of stored weights changed, relative size of the change, KL a held-out token."""
+        """Share of stored weights changed, relative size of the change; on held-out tokens the KL
+        a token and what the phase gave to the token that was greedy before it."""
         changed = count = 0
         moved = size = 0.0
         for name, now in _trained(self.model):
@@ -47,17 +50,28 @@ class Meter:
             pairs = zip(self.before, self._likelihoods(), strict=True)
             parts = [(moved_kl(b, a, m), int(m.sum())) for (b, m), (a, _) in pairs]
             out["kl"] = sum(kl * n for kl, n in parts) / sum(n for _, n in parts)
+            out["to_greedy"] = self._to_greedy()
         return out
+
+    def _to_greedy(self) -> float:
+        """Mean change in the probability of the earlier greedy tokens: above 0 is squeezing."""
+        gains = []
+        for rows, (token_N, then_N) in zip(self._rows(), self.greedy, strict=True):
+            now_N = greedy_probs(self.scorer, rows, token_N)[1]
+            gains.append(now_N.double() - then_N.double())
+        return float(torch.cat(gains).mean())
 
     @torch.no_grad()
     def _likelihoods(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        return [(token_logprobs(self.scorer, rows)[0], rows.mask_BT) for rows in self._rows()]
+
+    def _rows(self) -> Iterator[Rows]:
         if self.probe is None:
-            return []
+            return iter(())
         probe = self.probe
-        parts = micro_batches(
+        return micro_batches(
             probe.prompts, probe.completions, probe.pad_id, probe.budget, self.model.device
         )
-        return [(token_logprobs(self.scorer, rows)[0], rows.mask_BT) for rows in parts]
 
 
 def stood_still(phase: str, metrics: Metrics, lr: float, dtype: str, still: float) -> str | None:

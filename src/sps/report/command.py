@@ -93,6 +93,11 @@ def _gist(found: dict[str, Any]) -> list[str]:
             lines.append(f"  {d['name']}: similarity of answers: {similar}")
     for g in found["greedy"] or []:
         lines.append(f"  {g['name']}: log p of greedy answers {g['greedy_logprob']:.2f}")
+    for of in ("rl", "irl"):
+        moves = [p["to_greedy"] for p in found["phases"] or [] if p["of"] == of]
+        if moves:
+            mean = f"{100 * sum(moves) / len(moves):+.2f} points of mass to the greedy token"
+            lines.append(f"  {of.upper()} phases: {mean} a phase, mean of {len(moves)}")
     for c in (c for c in found["checkpoints"] or [] if "moved" in c):
         moved = f"{100 * c['moved']:+.2f} points of mass to the greedy token"
         lines.append(f"  to step {c['step']}: {moved}, top-1 mass {c['top1']:.3f}")

@@ -46,6 +46,7 @@ def sections(study: Study, diagnoses: squeeze.Diagnoses) -> list[Section]:
             (results.pass_table, study),
             (results.paired_forests, study),
             (results.paired_table, study),
+            (results.ablation_figures, study),
             (results.ablation_table, study),
         )),
         Section("training", "Training", "What each step recorded.", gather(

@@ -281,6 +281,47 @@ def ablation_table(study: Study) -> Table | None:
     )
 
 
+def ablation_figures(study: Study) -> list[Figure]:
+    """Pass@1 and Pass@max-k against the number of rollouts kept, a mark a method."""
+    if len({row["keep"] for row in study.ablation}) < 2:
+        return []
+    style = marks(s.name for s in study.subjects)
+    ks = sorted({int(k) for row in study.ablation for k in row["pass_at_k"]})
+    out = []
+    for k in dict.fromkeys((ks[0], ks[-1])) if ks else ():
+        rows = [row for row in study.ablation if str(k) in row["pass_at_k"]]
+        data = [_size_mark(row, row["pass_at_k"][str(k)], style[row["method"]]) for row in rows]
+        layout: dict[str, Any] = {
+            "xaxis": axis("rollouts kept of a group", dtick=1),
+            "yaxis": axis(f"Pass@{k}", tickformat=".1~%"),
+            "showlegend": False,
+            "hovermode": "closest",
+        }
+        note = (
+            f"Pass@{k} on the test questions by sampling size, 95 % intervals over questions and "
+            "seeds. Whether two sizes differ is in the paired table, where questions cancel."
+        )
+        title = f"Sampling size and Pass@{k}"
+        out.append(Figure(f"ablation-{k}", title, note, data, layout, height=300))
+    return out
+
+
+def _size_mark(row: dict[str, Any], triple: list[float], mark: Mark) -> dict[str, Any]:
+    mean, low, high = triple
+    ends = {"array": [high - mean], "arrayminus": [mean - low]}
+    look = {"color": f"@{mark.colour}", "thickness": 1.6, "width": 5}
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [row["keep"]],
+        "y": [mean],
+        "error_y": {"type": "data", "symmetric": False, **ends, **look},
+        "marker": {"color": f"@{mark.colour}", "symbol": mark.symbol, "size": 10},
+        "name": row["method"],
+        "hovertemplate": f"%{{y:.1%}}<extra>{_escape(row['method'])}</extra>",
+    }
+
+
 def _p_value(p: Any) -> str:
     if not isinstance(p, int | float):
         return ""

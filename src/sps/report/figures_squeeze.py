@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from sps.diagnose.read import RunFolder
 from sps.report.blocks import Figure, Table, axis, band, line
 from sps.report.study import Study
 from sps.report.style import Mark, marks
@@ -93,7 +92,6 @@ def likelihood_figures(study: Study, diagnoses: Diagnoses) -> list[Figure]:
 def concentration_figures(study: Study, diagnoses: Diagnoses) -> list[Figure | None]:
     """Collision probability from the store; top-1 mass and mass moved from the checkpoints."""
     style = marks(s.name for s in study.subjects)
-    by_name = {s.name: s for s in study.subjects}
     agree, top, moved = [], [], []
     for name, found in diagnoses.items():
         mark = style[name]
@@ -105,7 +103,7 @@ def concentration_figures(study: Study, diagnoses: Diagnoses) -> list[Figure | N
             dots = {"mode": "lines+markers", "marker": {"symbol": mark.symbol, "size": 8}}
             xy = [r["step"] for r in rows], [r["top1"] for r in rows]
             top.append(line(*xy, name, mark.colour, mark.dash, **dots))
-        moved += moved_bars(name, mark, by_name[name].runs[0], rows)
+        moved += moved_bars(name, mark, found.get("phases") or [], rows)
     share: dict[str, Any] = {"xaxis": axis("RL step"), "yaxis": axis("", tickformat=".1~%")}
     share["showlegend"] = len(diagnoses) > 1
     change = {
@@ -120,29 +118,30 @@ def concentration_figures(study: Study, diagnoses: Diagnoses) -> list[Figure | N
          "checkpoint, on the same held-out rollouts of the first policy.", share),
         (moved, "moved", "Mass moved to the greedy token", "Change in the probability of the token "
          "that was greedy before, mean over held-out tokens, by phase or from checkpoint to "
-         "checkpoint. Above 0 the updates squeezed; below 0 they spread.", change),
+         "checkpoint. Above 0 the updates squeezed; below 0 they spread. Striped: IRL phases. "
+         "First seed of each method.", change),
     ]  # fmt: skip
     return [
-        Figure(id, title, note, data, layout, height=290) if data else None
+        Figure(id, title, note, data, layout, height=290, wide=id == "moved" and len(data) > 4)
+        if data
+        else None
         for data, id, title, note, layout in figures
     ]
 
 
-def moved_bars(name: str, mark: Mark, run: RunFolder, rows: list[dict]) -> list[dict[str, Any]]:
+def moved_bars(name: str, mark: Mark, phases: list[dict], rows: list[dict]) -> list[dict[str, Any]]:
     """Mass moved to the greedy token: by phase where the meter measured it, else by checkpoint."""
-    shade = 1.0 if mark.dash == "solid" else 0.55
     bar = {
         "type": "bar",
-        "marker": {"color": f"@{mark.colour}/{shade}"},
+        "marker": {"color": f"@{mark.colour}/{mark.shade}"},
         "hovertemplate": "%{y:+.2f}",
     }
-    phases = [r for r in run.of_kind("meter") if isinstance(r.get("to_greedy"), int | float)]
     bars = []
     for of in ("rl", "irl"):
-        own = [r for r in phases if r.get("of") == of]
+        own = [r for r in phases if r["of"] == of]
         if own:
             xy = {"x": [f"to {r['step']}" for r in own], "y": [100 * r["to_greedy"] for r in own]}
-            striped = {"color": f"@{mark.colour}/{shade}", "pattern": {"shape": "/"}}
+            striped = {"color": f"@{mark.colour}/{mark.shade}", "pattern": {"shape": "/"}}
             look = {"marker": striped} if of == "irl" else {}
             bars.append({**bar, **xy, **look, "name": f"{name} {of.upper()}"})
     steps = [r for r in rows if "moved" in r]

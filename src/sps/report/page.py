@@ -50,7 +50,7 @@ def render(study: Study, checkpoints: bool = True, stamp: str | None = None) -> 
     rollouts = explorer_data(study)
     said = headline(study, diagnoses)
     scripts = {name: _script(f"{name}.js") for name in ("report", "explorer", "start")}
-    scripts["plotly"] = get_plotlyjs().replace("</script", "<\\/script")
+    scripts["plotly"] = bare(get_plotlyjs()).replace("</script", "<\\/script")
     fields = {
         "policy": _policy(scripts.values(), live=stamp is not None),
         "title": escape(study.title),
@@ -73,6 +73,21 @@ def render(study: Study, checkpoints: bool = True, stamp: str | None = None) -> 
     }
     fields |= {f"{name}_js": text for name, text in scripts.items()}
     return fill(_asset("page.html"), fields)
+
+
+# plotly.js comes as an argument of a loader: (function(root, factory) {...} (self, () => {...}));
+_LOADER = re.compile(
+    r"(/\*.{0,400}?\*/\s*)\(\s*function\s*\(root, factory\).{0,400}?\(\)\s*=>\s*\{\n"
+    r"(.*)return Plotly;\s*\}\)\);?\s*",
+    re.DOTALL,
+)
+
+
+def bare(plotly: str) -> str:
+    """plotly.js without its loader, notice kept. A browser only skims a function that is an
+    argument, and so reads these 5 MB twice. What looks otherwise is left as it is."""
+    found = _LOADER.fullmatch(plotly)
+    return found[1] + found[2] if found else plotly
 
 
 def fill(template: str, fields: dict[str, str]) -> str:

@@ -58,6 +58,11 @@ class Mark:
     symbol: str
     dash: str
 
+    @property
+    def shade(self) -> float:
+        """Strength of its bars, which show no dash: within a family each is fainter."""
+        return round(0.7 ** _DASHES.index(self.dash), 2)
+
 
 def marks(names: Iterable[str]) -> dict[str, Mark]:
     """A mark for each method: its family's colour, and a symbol of its own within the family."""

@@ -65,7 +65,8 @@ def test_cost_by_stage_by_hand():
             "kind": "rl",
             "step": 1,
             "time": 13.0,
-            "seconds/draw": 2.0,
+            "seconds/generate": 1.5,
+            "seconds/verify": 0.5,
             "seconds/update": 1.0,
             "tokens": 10,
         },
@@ -79,7 +80,8 @@ def test_cost_by_stage_by_hand():
     assert found["wall_seconds"] == pytest.approx(10.0)
     assert seconds["not timed"] == pytest.approx(6.25)
     assert found["irl_over_rl"] == pytest.approx(0.75 / 3.0)
-    assert found["tokens_per_second"] == pytest.approx(5.0)
+    assert (seconds["generate"], seconds["verify"]) == (1.5, 0.5)
+    assert found["tokens_per_second"] == pytest.approx(10 / 1.5)
 
 
 def test_diagnosis_of_a_whole_run_is_json(tmp_path):
@@ -92,6 +94,8 @@ def test_diagnosis_of_a_whole_run_is_json(tmp_path):
         "validation-000006",
     }
     assert found["likelihood"]["step"] == [1, 2, 3, 4, 5, 6]
+    moves = [(p["of"], p["step"], p["to_greedy"]) for p in found["phases"]]
+    assert moves == [("rl", 3, 0.01), ("irl", 3, -0.005), ("rl", 6, 0.01), ("irl", 6, -0.005)]
     assert found["warnings"][0]["step"] == 6
     validation = next(q for q in found["questions"] if q["split"] == "validation")
     assert validation["steps"] == [3, 6]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sps.policy import logprobs
-from sps.policy.logprobs import Scorer, micro_batches, token_logprobs
+from sps.policy.logprobs import Scorer, greedy_probs, micro_batches, token_logprobs
 
 
 def by_plain_forward(model, prompt, completion, temperature):
@@ -77,6 +77,26 @@ def test_chunked_logits_equal_whole_ones(own_policy, ragged, monkeypatch):
     assert cut == pytest.approx(whole, rel=1e-6)
     for a, b in zip(cut_gradients, whole_gradients, strict=True):
         assert (a - b).abs().max() < 1e-5 * max(1.0, float(b.abs().max()))
+
+
+def test_greedy_probs_are_the_largest_of_each_softmax_also_in_pieces(policy, ragged, monkeypatch):
+    (rows,) = micro_batches(*ragged, policy.pad_id, 10_000)
+    with torch.no_grad():
+        p_NV = policy.model(input_ids=rows.ids_BL).logits[rows.place].softmax(-1)
+    want = p_NV.max(-1)
+    assert (want.indices != rows.target_N).any()
+    monkeypatch.setattr(logprobs, "_LOGITS_AT_ONCE", 4 * 110)  # 25 tokens: pieces of 4
+    calls = []
+    head = policy.model.get_output_embeddings()
+    hook = head.register_forward_hook(lambda module, inputs, out: calls.append(out.numel()))
+    tokens, prob_N = greedy_probs(policy.scorer, rows)
+    again, other_N = greedy_probs(policy.scorer, rows, rows.target_N)
+    hook.remove()
+    assert tokens.tolist() == want.indices.tolist()
+    assert (prob_N - want.values).abs().max() < 1e-6
+    assert again is rows.target_N
+    assert (other_N - p_NV.gather(-1, again[:, None])[:, 0]).abs().max() < 1e-6
+    assert max(calls) <= 4 * 110
 
 
 def _counting(function, calls):

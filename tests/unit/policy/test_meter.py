@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
 from sps.errors import RunFailed
-from sps.policy.logprobs import micro_batches, token_logprobs
+from sps.policy.logprobs import Scorer, greedy_probs, micro_batches, token_logprobs
 from sps.policy.meter import Meter, Probe, stood_still
 from sps.policy.update import Budget, make_optimizer, optimizer_step
 
@@ -28,7 +31,7 @@ def test_meter_reads_share_and_size_of_a_known_change(own_policy):
 def test_meter_of_no_change_is_zero_and_warns_with_lr_and_dtype(own_policy, ragged):
     probe = Probe(*ragged, own_policy.pad_id, 1000)
     got = Meter(own_policy.scorer, probe).read()
-    assert got == {"weights_changed": 0.0, "relative_update": 0.0, "kl": 0.0}
+    assert got == {"weights_changed": 0.0, "relative_update": 0.0, "kl": 0.0, "to_greedy": 0.0}
     warning = stood_still("irl", got, lr=5e-10, dtype="bfloat16", still=1e-6)
     assert "lr 5e-10" in warning
     assert "bfloat16" in warning
@@ -59,6 +62,53 @@ def test_meter_kl_is_the_k3_estimate_on_the_probe(own_policy, ragged):
     want = float((gap.exp() - gap - 1).mean())
     assert want > 1e-3
     assert meter.read()["kl"] == pytest.approx(want, rel=1e-9)
+
+
+class Bigram(torch.nn.Module):
+    """The next token depends on the last one alone; column j of the head has the logits after j."""
+
+    device, config = torch.device("cpu"), SimpleNamespace()
+
+    def __init__(self, after):
+        super().__init__()
+        self.head = torch.nn.Linear(len(after), len(after), bias=False)
+        self.become(after)
+
+    @torch.no_grad()
+    def become(self, after):
+        """Rows of `after` are next-token probabilities; + 1 because logits are not normalised."""
+        self.head.weight.copy_(torch.tensor(after).log().T + 1)
+
+    def base_model(self, input_ids, use_cache):
+        hidden = torch.nn.functional.one_hot(input_ids, self.head.in_features).float()
+        return SimpleNamespace(last_hidden_state=hidden)
+
+    def get_output_embeddings(self):
+        return self.head
+
+
+def test_meter_reads_the_mass_moved_to_the_earlier_greedy_tokens_by_hand():
+    model = Bigram([[0.5, 0.3, 0.2], [0.1, 0.2, 0.7], [0.2, 0.6, 0.2]])
+    # Predicted after 0, 0, 1 in one row and after 2 in the other: greedy tokens 0, 0, 2 and 1.
+    texts = ([np.array([0]), np.array([1, 2])], [np.array([0, 1, 2]), np.array([1])])
+    meter = Meter(Scorer(model), Probe(*texts, pad_id=0, budget=4))
+    model.become([[0.6, 0.3, 0.1], [0.5, 0.1, 0.4], [0.2, 0.65, 0.15]])
+    # After 1 token 0 is greedy now; what counts is the token 2 of before: 0.7 to 0.4.
+    want = ((0.6 - 0.5) + (0.6 - 0.5) + (0.4 - 0.7) + (0.65 - 0.6)) / 4
+    assert meter.read()["to_greedy"] == pytest.approx(want, abs=1e-6)
+
+
+@pytest.mark.parametrize(("sign", "name"), [(1, "squeezed"), (-1, "spread")])
+def test_pushing_greedy_tokens_up_is_positive_and_down_negative(own_policy, ragged, sign, name):
+    model = own_policy.model
+    meter = Meter(own_policy.scorer, Probe(*ragged, own_policy.pad_id, 1000))
+    (rows,) = micro_batches(*ragged, own_policy.pad_id, 1000)
+    tokens, _ = greedy_probs(own_policy.scorer, rows)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    logp_BT, _ = token_logprobs(own_policy.scorer, replace(rows, target_N=tokens))
+    (-sign * logp_BT.sum()).backward()
+    optimizer.step()
+    assert sign * meter.read()["to_greedy"] > 1e-4, name
 
 
 def step_at(own_policy, ragged, lr, steps=4):

@@ -13,7 +13,7 @@ TEXT = "the irl phase moved nothing " * 6
 def _records(steps=12):
     for step in range(1, steps + 1):
         record = {"kind": "rl", "step": step, "time": 100.0 + 2 * step, "phase": 1, "reward": 0.25}
-        record |= {"entropy": 0.5, "logprob": -0.75, "tokens": 3000, "seconds/draw": 0.5}
+        record |= {"entropy": 0.5, "logprob": -0.75, "tokens": 3000, "seconds/generate": 0.5}
         yield record
     curve = {"1": [0.1, 0.05, 0.15], "128": [0.5, 0.4, 0.6]}
     yield {"kind": "eval", "step": steps, "time": 130.0, "name": "validation-000012"} | {

@@ -8,11 +8,12 @@ import re
 import numpy as np
 import pytest
 from made_runs import DAMAGE, SCRIPT, make_comparison, make_run
+from plotly.offline import get_plotlyjs
 
 from sps.errors import UserError
 from sps.report.explorer import explorer_data
 from sps.report.markup import safe_json
-from sps.report.page import fill, write_report
+from sps.report.page import bare, fill, write_report
 from sps.report.study import load_study
 
 
@@ -51,6 +52,16 @@ def test_page_has_every_section_of_a_run(tmp_path):
     assert wanted <= set(figures)
     moved = {t["name"]: t["y"] for t in figures["moved"]["data"]}
     assert moved == {"made RL": [1.0, 1.0], "made IRL": [-0.5, -0.5]}  # points, as the meter has it
+
+
+def test_plotly_is_read_once_not_handed_to_a_loader_first():
+    whole = get_plotlyjs()
+    found = bare(whole)
+    notice = re.match(r"/\*.*?MIT.*?\*/\s*", whole, re.S)[0]
+    assert found.startswith(notice + '"use strict";var Plotly=')
+    assert found.rstrip().endswith("window.Plotly = Plotly;")
+    assert found.removeprefix(notice) in whole
+    assert bare("(function() { return Plotly; })();") == "(function() { return Plotly; })();"
 
 
 def test_page_loads_nothing(hostile_page):

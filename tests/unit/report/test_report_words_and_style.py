@@ -6,7 +6,7 @@ import pytest
 
 from sps.diagnose.read import RunFolder
 from sps.report.blocks import Table, clean, percent, smooth
-from sps.report.figures_results import ablation_table, frontier, paired_table
+from sps.report.figures_results import ablation_figures, ablation_table, frontier, paired_table
 from sps.report.markup import table
 from sps.report.study import Study, Subject
 from sps.report.style import LIGHT, marks, resolve
@@ -76,9 +76,17 @@ def test_ablation_needs_two_sizes():
     row = {"method": "sps", "keep": 3, "n": 8, "irl_lr": 3e-4, "pass_at_k": {"1": [0.5, 0.4, 0.6]}}
     study.ablation = [row]
     assert ablation_table(study) is None
+    assert ablation_figures(study) == []
+    study.subjects += [Subject("sps k=1", study.subjects[2].runs, study.subjects[2].curve)]
     study.ablation = [row | {"method": "sps k=1", "keep": 1}, row]
     found = ablation_table(study)
     assert found.rows[0] == ["sps k=1", 1, 8, "0.0003", ("50.0", "40.0", "60.0")]
+    (figure,) = ablation_figures(study)
+    assert [(t["name"], t["x"], t["y"]) for t in figure.data] == [
+        ("sps k=1", [1], [0.5]),
+        ("sps", [3], [0.5]),
+    ]
+    assert figure.data[0]["error_y"]["array"] == pytest.approx([0.1])
 
 
 def test_frontier_joins_a_run_only_to_other_uses_of_it():
@@ -102,6 +110,7 @@ def test_variants_share_a_colour_and_differ_in_symbol():
     assert found["grpo"].colour == found["grpo@100"].colour == "blue"
     assert found["grpo"].symbol != found["grpo@100"].symbol
     assert found["sps 3e-4"].dash != found["sps 1e-3"].dash
+    assert (found["sps 3e-4"].shade, found["sps 1e-3"].shade) == (1.0, 0.7)
     assert found["mine"].colour == found["mine too"].colour != found["yours"].colour
 
 
