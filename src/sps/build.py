@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sps.config import Recipe, dump_recipe, load_recipe
+from sps.config import Recipe, Rollouts, dump_recipe, load_recipe
 from sps.config_tasks import ChoiceTask, CountdownTask, GymTask, MathTask
 from sps.data.benchmarks import load_benchmark
 from sps.data.load import Columns, load_problems
@@ -162,8 +162,15 @@ def make_policy(recipe: Recipe, path: str | None = None) -> Policy:
     return policy
 
 
-def make_engine(policy: Policy, max_rows: int) -> RolloutEngine:
-    """The native engine: replayed graphs where there is a GPU and the model is of a known shape."""
+def make_engine(policy: Policy, max_rows: int, rollout: Rollouts | None = None) -> RolloutEngine:
+    """What the recipe's rollouts ask for, else the native engine.
+
+    Native: replayed graphs where there is a GPU and the model is of a known shape.
+    """
+    if rollout is not None and rollout.engine == "vllm":
+        from sps.rollout.vllm import VllmEngine
+
+        return VllmEngine(policy, rollout.vllm, max_rows=max_rows)
     arguments = (policy.model, policy.eos_ids, policy.pad_id, max_rows)
     if policy.model.device.type == "cuda" and fused.supports(policy.model):
         from sps.rollout.cuda import CudaEngine
@@ -226,7 +233,7 @@ def _parts(recipe: Recipe, folder: Path, policy: Policy, task: Task, train: list
         recipe=recipe,
         policy=policy,
         reference=reference,
-        engine=make_engine(policy, recipe.rollout.max_rows),
+        engine=make_engine(policy, recipe.rollout.max_rows, recipe.rollout),
         verifier=make_verifier(recipe, task),
         task=task,
         train=train,
