@@ -20,6 +20,7 @@ from sps.errors import UserError
 GIB = 2**30
 EXTRAS = {
     "gguf": "gguf", "datasets": "hub", "peft": "lora", "reasoning_gym": "gym", "kaleido": "plots",
+    "vllm": "vllm",
 }  # fmt: skip
 # layers, hidden, heads, key/value heads, width of a head, feed-forward, vocabulary, tied
 SHAPES = {

@@ -95,7 +95,7 @@ class VllmEngine:
         for (index, sample), row, values in zip(keys, ids, logprobs, strict=False):
             logprob_T = np.array([value[0] for value in values], dtype=np.float32)
             if np.isnan(logprob_T).any():
-                raise RunFailed("vLLM gave a token without a log-probability; are weights not nan?")
+                raise RunFailed("vLLM gave a token no log-probability; the weights may hold nan")
             ended = row[-1] in ends
             yield Completion(index, sample, np.array(row, dtype=np.int32), logprob_T, ended)
 
@@ -120,15 +120,15 @@ class VllmEngine:
         how, model = self.settings, self.model
         if how.mode == "server":
             _await(how.server)
-        if self.accelerator.num_processes == 1:
-            os.environ["MASTER_PORT"] = "auto"  # the bridge finds a free one; 29500 may be taken
         with ExitStack() as stack:
             if how.mode == "colocate":
+                if self.accelerator.num_processes == 1:
+                    os.environ["MASTER_PORT"] = "auto"  # the bridge then finds a free one
                 stack.enter_context(_weights_on_disk(model, self.policy.tokenizer))
                 told = partial(self._bridge.LLM, **_untold(model))
                 stack.enter_context(_replaced(self._bridge, "LLM", told))
                 if model.device.type == "cpu":
-                    stack.enter_context(_plain_linear())
+                    stack.enter_context(_plain_linear(model))
             try:
                 self._vllm = self._bridge.VLLMGeneration(
                     model,
@@ -199,12 +199,23 @@ def _untold(model: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def _plain_linear() -> Iterator[None]:
+def _plain_linear(model: Any) -> Iterator[None]:
     """On a CPU vLLM packs its weights for good; the bridge can only write weights left as they are.
 
     Without this a sync fails, or leaves a tied output layer as it was.
     """
     from vllm.model_executor.layers import utils  # pyrefly: ignore[missing-import]
+    from vllm.v1.attention.backends.cpu_attn import (  # pyrefly: ignore[missing-import]
+        CPUAttentionBackend,
+    )
+
+    config = model.config
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if width not in CPUAttentionBackend.get_supported_head_sizes():
+        raise UserError(
+            f"rollout.engine: on a CPU vLLM knows no attention heads of width {width}, which this "
+            "model has; use native (the embedded policy: model.base.hidden 64 and heads 2 do)"
+        )
 
     def leave(layer: Any, remove_weight: bool) -> None:
         layer.cpu_linear = torch.nn.functional.linear
