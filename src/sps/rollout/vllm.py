@@ -147,7 +147,8 @@ class VllmEngine:
                 )
             except (ValueError, RuntimeError, NotImplementedError) as error:
                 raise UserError(f"rollout.vllm: vLLM cannot start: {_first(error)}") from error
-        self._check_vocabulary()
+        if how.mode == "server" and self.accelerator.is_main_process:
+            self._check_server()
 
     def _check(self) -> None:
         how, model = self.settings, self.model
@@ -164,17 +165,22 @@ class VllmEngine:
         if how.sleep and model.device.type != "cuda":
             raise UserError("rollout.vllm.sleep: vLLM sleeps on a GPU alone; set it to false")
 
-    def _check_vocabulary(self) -> None:
-        """A server may have been started with another model."""
-        if self.settings.mode == "colocate" or not self.accelerator.is_main_process:
-            return
-        client, here = self._vllm.vllm_client, self.model.config.vocab_size
-        there = _vocabulary(client.get_server_info())
-        if there is not None and there < here:
+    def _check_server(self) -> None:
+        """A server is started by hand: with this model, and giving the log-probabilities we need."""
+        client, last = self._vllm.vllm_client, self.model.config.vocab_size - 1
+        if client.get_server_info()["model_config"]["logprobs_mode"] != "processed_logprobs":
             raise UserError(
-                f"rollout.vllm.server: {client.model} has {there} tokens, the policy "
-                f"{self.policy.source} has {here}; start the server with the policy's model"
+                "rollout.vllm.server: its log-probabilities are not those of the temperature; "
+                f"start it with: {_COMMAND}"
             )
+        try:
+            client.generate([[last]], max_tokens=1)
+        except Exception as error:  # the client raises no class of its own
+            raise UserError(
+                f"rollout.vllm.server: {client.model} does not take token {last}, which the policy "
+                f"{self.policy.source} has; start the server with the policy's own model "
+                f"({_first(error)})"
+            ) from None
 
 
 def _bridge() -> Any:
@@ -269,15 +275,6 @@ def _await(server: str) -> None:
                     f"{_COMMAND}"
                 ) from None
         time.sleep(1)
-
-
-def _vocabulary(config: Any) -> int | None:
-    """The vocabulary somewhere in a server's description of itself."""
-    if not isinstance(config, dict):
-        return None
-    if isinstance(config.get("vocab_size"), int):
-        return config["vocab_size"]
-    return next((v for part in config.values() if (v := _vocabulary(part)) is not None), None)
 
 
 def _first(error: Exception) -> str:

@@ -17,16 +17,25 @@ from sps.types import Request, Sampling
 EOS, OTHER_EOS = 1, 2
 
 
+class Client:
+    """Stands for a server with 50 tokens."""
+
+    model, logprobs = "theirs", "processed_logprobs"
+
+    def get_server_info(self):
+        return {"model_config": {"logprobs_mode": self.logprobs}}
+
+    def generate(self, prompts, max_tokens):
+        if prompts[0][0] >= 50:
+            raise Exception("Request failed: 400, out of vocabulary")
+
+
 class Bridge:
     """Stands for VLLMGeneration: answers a prompt [.., k] with k tokens, the last an end token."""
 
     def __init__(self, model, accelerator, tokenizer, **how):
         self.how, self.calls, self.syncs = how, [], 0
-        self.vllm_client = SimpleNamespace(
-            get_server_info=lambda: {"model": {"hf_config": {"vocab_size": 50}}},
-            model="theirs",
-            close_communicator=lambda: None,
-        )
+        self.vllm_client = Client()
 
     def sync_weights(self):
         self.syncs += 1
@@ -148,12 +157,18 @@ def test_a_token_without_a_logprob_ends_the_run(make, monkeypatch):
         ({"model": {"_hf_peft_config_loaded": True}}, "model.lora"),
         ({"mode": "server", "device": "cpu"}, "rollout.vllm.mode"),
         ({"sleep": True, "device": "cpu"}, "rollout.vllm.sleep"),
-        ({"mode": "server", "vocabulary": 51}, "rollout.vllm.server: theirs has 50 tokens"),
+        ({"mode": "server", "vocabulary": 51}, "rollout.vllm.server: theirs does not take token 50"),
     ],
 )
 def test_what_cannot_work_is_said_with_its_key(make, arguments, key):
     with pytest.raises(UserError, match=key):
         make(**arguments)
+
+
+def test_a_server_that_leaves_the_temperature_out_is_refused(make, monkeypatch):
+    monkeypatch.setattr(Client, "logprobs", "raw_logprobs")
+    with pytest.raises(UserError, match="--logprobs-mode processed_logprobs"):
+        make("server")
 
 
 def test_vllms_own_refusal_is_said_in_one_line(make, monkeypatch):
