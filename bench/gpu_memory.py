@@ -19,7 +19,7 @@ from bench.gpu_rollout import QWEN15, build
 from bench.sides import RESULTS, machine
 from sps.algo.rl import ALGORITHMS, Terms, policy_loss
 from sps.policy.load import prepare_training
-from sps.policy.logprobs import micro_batches, token_logprobs
+from sps.policy.logprobs import Scorer, micro_batches, token_logprobs
 
 ROWS, PROMPT, NEW = 16, 24, 1000
 
@@ -42,6 +42,7 @@ def peak(work: Any, weights: list) -> dict[str, float]:
 def ours(checkpointing: bool, compiled: bool) -> dict[str, float]:
     """Right-padded rows, fused head."""
     model = build(QWEN15)
+    scorer = Scorer(model)
     prepare_training(model, checkpointing, compiled)
     rng = np.random.default_rng(0)
     prompts = [rng.integers(5, 40000, PROMPT) for _ in range(ROWS)]
@@ -52,7 +53,7 @@ def ours(checkpointing: bool, compiled: bool) -> dict[str, float]:
 
     def work() -> None:
         for rows in parts:
-            new_BT, _ = token_logprobs(model, rows)
+            new_BT, _ = token_logprobs(scorer, rows)
             terms = Terms(new_BT, new_BT.detach(), None, adv_B, weight_B, rows.mask_BT)
             policy_loss(terms, ALGORITHMS["grpo"], 0.2, 0.2, 0.0)[0].backward()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -18,15 +19,18 @@ from sps.data.overlap import Overlap, find_overlaps, summary
 from sps.data.sampler import Sampler
 from sps.data.subset import hold_out
 from sps.errors import UserError
-from sps.evaluate.scores import read_scores
+from sps.evaluate.scores import Scores, read_scores
 from sps.phases import Parts
 from sps.phases.irl import make_irl_optimizer
 from sps.policy import tiny
 from sps.policy.checkpoint import latest_checkpoint, load_trainer, load_weights
 from sps.policy.load import Policy, load_policy, prepare_training
 from sps.policy.meter import Probe
+from sps.policy.shard import set_optimizer_state, shard
 from sps.policy.update import Budget, make_optimizer
+from sps.ranks import ALONE, Ranks
 from sps.rollout import RolloutEngine, fused
+from sps.rollout.copied import CopiedEngine
 from sps.rollout.native import NativeEngine
 from sps.run import Run
 from sps.store.rollouts import RolloutStore
@@ -45,26 +49,32 @@ BaseProgress = Callable[[int, int, float], None]
 
 
 def open_run(
-    recipe: Recipe, folder: Path, resume: bool = False, listeners: list[Listener] | None = None
+    recipe: Recipe,
+    folder: Path,
+    resume: bool = False,
+    listeners: list[Listener] | None = None,
+    ranks: Ranks = ALONE,
 ) -> tuple[Parts, Run]:
     """Everything a run needs, new or resumed; bad input fails here, before any work."""
     use_threads(recipe)
-    checkpoint = _claim(recipe, folder, resume)
+    checkpoint = ranks.tell(lambda: _claim(recipe, folder, resume))
+    if not (folder / "recipe.yaml").exists():
+        raise UserError(f"{folder}: rank {ranks.rank} does not see it; use storage all nodes share")
     task = make_task(recipe)
     splits = {split: task.problems(split) for split in ("train", "validation", "test")}
     adapted = recipe.model.lora is not None  # a checkpoint then holds the adapters alone
-    policy = make_policy(recipe, str(checkpoint) if checkpoint and not adapted else None)
+    policy = make_policy(recipe, str(checkpoint) if checkpoint and not adapted else None, ranks)
     if checkpoint and adapted:
         load_weights(policy, checkpoint)
-    parts = _parts(recipe, folder, policy, task, splits["train"])
-    track = Track(folder / "metrics.jsonl", listeners)
+    parts = _parts(recipe, folder, policy, task, splits["train"], ranks)
+    track = Track(folder / "metrics.jsonl", listeners, silent=not ranks.main)
     run = Run(folder, track, splits["validation"], splits["test"])
     if checkpoint:
         _restore(parts, run, checkpoint)
     else:
         if resume:  # killed before its first checkpoint
             _forget(parts, run)
-        _report_overlap(recipe, splits, track)
+        ranks.tell(lambda: _report_overlap(recipe, splits, track))
         parts.probe = make_probe(parts, splits["validation"])
     return parts, run
 
@@ -138,7 +148,7 @@ def check_overlap(recipe: Recipe, splits: dict[str, list[Problem]]) -> tuple[lis
     return found, summary(found, benchmarks)
 
 
-def make_policy(recipe: Recipe, path: str | None = None) -> Policy:
+def make_policy(recipe: Recipe, path: str | None = None, ranks: Ranks = ALONE) -> Policy:
     """The policy at `path`, or the one the recipe starts from."""
     model = recipe.model
     device = model.device
@@ -154,15 +164,19 @@ def make_policy(recipe: Recipe, path: str | None = None) -> Policy:
                 f"model.path: the task {recipe.task.type} needs a language model: a Hugging Face "
                 "folder, a hub id such as Qwen/Qwen2.5-Math-1.5B, or a .gguf file"
             )
-        path = str(ensure_base(recipe))
+        path = str(ranks.tell(lambda: ensure_base(recipe)))
     gguf = model.gguf if path is None else None
-    policy = load_policy(path or str(model.path), gguf, model.dtype, device)
+    # What will be sharded may not fit whole into one GPU.
+    place = "cpu" if ranks.sharded else device
+    policy = load_policy(path or str(model.path), gguf, model.dtype, place)
     compiled = device == "cuda" if model.compile is None else model.compile
     prepare_training(policy.model, model.checkpointing, compiled, model.lora)
     return policy
 
 
-def make_engine(policy: Policy, max_rows: int, rollout: Rollouts | None = None) -> RolloutEngine:
+def make_engine(
+    policy: Policy, max_rows: int, rollout: Rollouts | None = None, ranks: Ranks = ALONE
+) -> RolloutEngine:
     """What the recipe's rollouts ask for, else the native engine.
 
     Native: replayed graphs where there is a GPU and the model is of a known shape.
@@ -170,7 +184,7 @@ def make_engine(policy: Policy, max_rows: int, rollout: Rollouts | None = None) 
     if rollout is not None and rollout.engine == "vllm":
         from sps.rollout.vllm import VllmEngine
 
-        return VllmEngine(policy, rollout.vllm, max_rows=max_rows)
+        return VllmEngine(policy, rollout.vllm, ranks.accelerator, max_rows)
     arguments = (policy.model, policy.eos_ids, policy.pad_id, max_rows)
     if policy.model.device.type == "cuda" and fused.supports(policy.model):
         from sps.rollout.cuda import CudaEngine
@@ -207,7 +221,8 @@ def make_probe(parts: Parts, problems: list) -> Probe:
         Request(i, parts.prompt_ids(p), tuple(range(settings.samples)))
         for i, p in enumerate(problems[: settings.problems])
     ]
-    drawn = sorted(parts.engine.generate(requests, sampling), key=lambda c: (c.index, c.sample))
+    own = [*parts.engine.generate(requests, sampling)]  # on every rank; the first one's count
+    drawn = sorted(parts.ranks.tell(lambda: own), key=lambda c: (c.index, c.sample))
     prompts = [np.array(requests[c.index].prompt_ids) for c in drawn]
     return _probe(parts, prompts, [c.ids for c in drawn])
 
@@ -223,17 +238,27 @@ def _probe(parts: Parts, prompts: list[np.ndarray], completions: list[np.ndarray
     return Probe(prompts, completions, parts.policy.pad_id, parts.recipe.rl.micro_tokens)
 
 
-def _parts(recipe: Recipe, folder: Path, policy: Policy, task: Task, train: list) -> Parts:
+def _parts(
+    recipe: Recipe, folder: Path, policy: Policy, task: Task, train: list, ranks: Ranks
+) -> Parts:
     settings = recipe.rl.optimizer
     reference = None
     if recipe.rl.algorithm.beta > 0:
-        first = make_policy(recipe).model
-        reference = first.requires_grad_(False)
+        reference = make_policy(recipe, ranks=ranks).scorer.requires_grad_(False)
+        shard(reference, ranks)
+    # Before the weights are sharded: an engine starts from whole ones.
+    if ranks.sharded and recipe.rollout.engine == "native":
+        engine: RolloutEngine = _sharded_engine(recipe, policy)
+    else:
+        engine = make_engine(policy, recipe.rollout.max_rows, recipe.rollout, ranks)
+    shard(policy.scorer, ranks)
+    if ranks.sharded:
+        engine.load_weights(policy.model)
     return Parts(
         recipe=recipe,
         policy=policy,
         reference=reference,
-        engine=make_engine(policy, recipe.rollout.max_rows, recipe.rollout),
+        engine=engine,
         verifier=make_verifier(recipe, task),
         task=task,
         train=train,
@@ -243,7 +268,16 @@ def _parts(recipe: Recipe, folder: Path, policy: Policy, task: Task, train: list
             policy.model, recipe.rl.lr, settings.betas, settings.eps, settings.weight_decay
         ),
         budget=Budget(recipe.rl.micro_tokens),
+        ranks=ranks,
     )
+
+
+def _sharded_engine(recipe: Recipe, policy: Policy) -> RolloutEngine:
+    """The native engine over a whole copy in the computation's precision, one on each rank."""
+    copy = deepcopy(policy.model).requires_grad_(False).to(policy.model.compute_dtype)
+    place = "cuda" if torch.cuda.is_available() and recipe.model.device != "cpu" else "cpu"
+    whole = Policy(copy.to(place), policy.tokenizer, policy.source)
+    return CopiedEngine(make_engine(whole, recipe.rollout.max_rows), copy)
 
 
 def _claim(recipe: Recipe, folder: Path, resume: bool) -> Path | None:
@@ -291,27 +325,33 @@ def _restore(parts: Parts, run: Run, checkpoint: Path) -> None:
     state, tensors = load_trainer(checkpoint)
     run.start = run.settled = state["step"]
     parts.sampler.cursor, parts.policy.version = state["cursor"], state["version"]
-    parts.optimizer.load_state_dict(tensors["optimizer"])
+    model = parts.policy.model
+    set_optimizer_state(model, parts.optimizer, tensors["optimizer"])
     if tensors["irl_optimizer"] is not None:
-        parts.irl_optimizer = make_irl_optimizer(parts)
-        parts.irl_optimizer.load_state_dict(tensors["irl_optimizer"])
+        parts.irl_optimizer = make_irl_optimizer(model, parts.recipe.irl)
+        set_optimizer_state(model, parts.irl_optimizer, tensors["irl_optimizer"])
     prompts, completions = ([t.numpy() for t in part] for part in tensors["probe"])
     parts.probe = _probe(parts, prompts, completions)
     _forget(parts, run)
 
 
 def _forget(parts: Parts, run: Run) -> None:
-    parts.store.forget_after(run.start)
-    run.track.forget_after(run.start)
-    _forget_evals(run)
+    def forget() -> dict[int, Scores]:
+        parts.store.forget_after(run.start)
+        run.track.forget_after(run.start)
+        return _forget_evals(run)
+
+    run.scores = parts.ranks.tell(forget)
 
 
-def _forget_evals(run: Run) -> None:
+def _forget_evals(run: Run) -> dict[int, Scores]:
     """Validation scores up to the checkpoint are read back; later evaluations are dropped."""
+    scores: dict[int, Scores] = {}
     known = {r["name"]: r["step"] for r in read_records(run.track.path) if r["kind"] == "eval"}
     for path in (run.folder / "evals").glob("*.json"):
         if path.stem in known and path.stem.startswith("validation-"):
-            run.scores[known[path.stem]] = read_scores(json.loads(path.read_text()))
+            scores[known[path.stem]] = read_scores(json.loads(path.read_text()))
         elif path.stem not in known:
             path.unlink()
             shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+    return scores

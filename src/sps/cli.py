@@ -195,9 +195,9 @@ def main() -> None:
     try:
         app(standalone_mode=False)
     except UserError as error:
-        _fail(f"error: {error}", 2)
+        _fail(f"error: {error}" if str(error) else "", 2)
     except RunFailed as error:
-        _fail(f"failed: {error}", 1)
+        _fail(f"failed: {error}" if str(error) else "", 1)
     except (KeyboardInterrupt, typer.Abort):
         _fail("stopped; what has finished is kept", 130)
     except Exception as error:
@@ -209,5 +209,5 @@ def main() -> None:
 
 
 def _fail(text: str, code: int) -> None:
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(text + "\n" if text else "")  # another rank has said it
     sys.exit(code)

@@ -6,6 +6,7 @@ import shutil
 import sys
 import sysconfig
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from rich.table import Table
 from sps.compare import Extra, Job, compare, plan
 from sps.config import Recipe, load_recipe
 from sps.errors import UserError
+from sps.ranks import join_ranks
 from sps.track import Listener
 
 console = Console()
@@ -74,23 +76,32 @@ def run_train(path: Path, out: Path | None, resume: bool, overrides: list[str]) 
     """One run, its progress, and its test scores."""
     recipe = load_recipe(path, overrides)
     folder = out or Path("runs") / recipe.name
-    _base({recipe.name: recipe})
+    ranks = join_ranks(recipe.model.device)
+    if ranks.main:
+        _base({recipe.name: recipe})
+    else:
+        console.quiet = True
     from sps.build import open_run
     from sps.loop import train
     from sps.report.live import Progress
     from sps.report.trackers import make_tracker
 
-    with Progress(recipe.rl.steps, recipe.name) as progress:
-        listeners: list[Listener] = [progress]
-        if recipe.track:
+    if ranks.size > 1:
+        kind = "weights sharded (FSDP2)" if ranks.sharded else "weights on every rank"
+        console.print(f"{ranks.size} ranks, {kind}", highlight=False)
+    show = Progress(recipe.rl.steps, recipe.name) if ranks.main else nullcontext()
+    with show as progress:
+        listeners: list[Listener] = [progress] if progress else []
+        if recipe.track and ranks.main:
             resolved = recipe.model_dump(mode="json")
             listeners.append(make_tracker(recipe.track, recipe.name, folder, resolved))
-        parts, run = open_run(recipe, folder, resume, listeners)
+        parts, run = open_run(recipe, folder, resume, listeners, ranks)
         if run.start:
             console.print(f"resumed after step {run.start}")
         scores = train(parts, run)
         parts.verifier.close()
         parts.engine.close()
+    ranks.leave()
     if scores is not None:
         for k in scores.report_ks():
             mean, low, high = scores.pass_at_k(k)

@@ -32,7 +32,7 @@ def train(parts: Parts, run: Run) -> Scores | None:
 
 
 def _reinforce(parts: Parts, run: Run, phase: Phase) -> None:
-    meter = Meter(parts.policy.model, parts.probe)
+    meter = Meter(parts.policy.scorer, parts.probe)
     far = ""  # said once a phase
     for step, metrics, settled in rl_phase(parts, phase):
         run.track.log("rl", step, phase=phase.number, **metrics)
@@ -46,12 +46,12 @@ def _reinforce(parts: Parts, run: Run, phase: Phase) -> None:
         if settled and (step < phase.last or not phase.irl):
             _after_step(parts, run, step)
     _read_meter(parts, run, phase, "rl", meter, parts.recipe.rl.lr)
-    if not phase.irl:
+    if not phase.irl and parts.ranks.main:
         parts.store.close_phase(phase.first, phase.last, kept=set())
 
 
 def _inverse(parts: Parts, run: Run, phase: Phase) -> None:
-    meter = Meter(parts.policy.model, parts.probe)
+    meter = Meter(parts.policy.scorer, parts.probe)
     for metrics in irl_phase(parts, phase):
         run.track.log("irl", phase.last, phase=phase.number, **metrics)
     _read_meter(parts, run, phase, "irl", meter, parts.recipe.irl.lr)
@@ -80,12 +80,12 @@ def _after_step(parts: Parts, run: Run, step: int) -> None:
     if last or due(recipe.checkpoint.every):
         began = time.perf_counter()
         state = {"step": step, "cursor": parts.sampler.cursor}
-        save_checkpoint(
-            checkpoint_path(run.folder, step), parts.policy, state, parts.trainer_state()
-        )
+        place = checkpoint_path(run.folder, step)
+        save_checkpoint(place, parts.policy, state, parts.trainer_state(), parts.ranks)
         run.track.log("checkpoint", step, **{"seconds/save": time.perf_counter() - began})
         best = max(run.scores, key=lambda s: run.scores[s].pass_at_k(1)[0], default=step)
-        forget_checkpoints(run.folder / "checkpoints", recipe.checkpoint.keep, {best, step})
+        saved, keep = run.folder / "checkpoints", recipe.checkpoint.keep
+        parts.ranks.tell(lambda: forget_checkpoints(saved, keep, {best, step}))
 
 
 def _finish(parts: Parts, run: Run) -> Scores | None:
@@ -105,7 +105,7 @@ def _select(parts: Parts, run: Run) -> int:
     if recipe.evaluation.select == "last":
         return recipe.rl.steps
     scores = run.scores
-    saved = saved_checkpoints(run.folder / "checkpoints")
+    saved = parts.ranks.tell(lambda: saved_checkpoints(run.folder / "checkpoints"))
     if recipe.evaluation.select == "paper":  # on the test set itself, as the paper did
         scores = {}
         for step in sorted(saved):

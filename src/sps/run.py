@@ -51,12 +51,13 @@ def measure(
     limit = parts.recipe.rollout.max_new_tokens
     sampling = Sampling(n, limit, temperature, how.top_p, how.top_k, how.seed)
     began = time.perf_counter()
-    store = EvalStore(run.folder / "evals" / name)
-    scores = evaluate(
-        parts.policy, parts.engine, parts.verifier, parts.task, problems, sampling, store, progress
-    )
+    ranks = parts.ranks
+    store = EvalStore(run.folder / "evals" / name, ranks)
+    asked = (parts.task, problems, sampling, store, progress, ranks)
+    scores = evaluate(parts.policy, parts.engine, parts.verifier, *asked)
     summary = scores.summary()
-    (run.folder / "evals" / f"{name}.json").write_text(json.dumps(summary))
+    if ranks.main:
+        (run.folder / "evals" / f"{name}.json").write_text(json.dumps(summary))
     shown = {k: v for k, v in summary.items() if k != "per_question"}
     shown["seconds/evaluate"] = time.perf_counter() - began
     run.track.log("eval", step, name=name, **shown)

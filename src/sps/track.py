@@ -14,11 +14,13 @@ Listener = Callable[[dict[str, Any]], None]
 class Track:
     """Writes every record to metrics.jsonl and hands it to the listeners."""
 
-    def __init__(self, path: Path, listeners: list[Listener] | None = None):
-        self.path, self.listeners = path, listeners or []
+    def __init__(self, path: Path, listeners: list[Listener] | None = None, silent: bool = False):
+        self.path, self.listeners, self.silent = path, listeners or [], silent
 
     def log(self, kind: str, step: int, **fields: Any) -> None:
         """`kind` is rl, irl, meter, eval, warning, checkpoint or done."""
+        if self.silent:  # not the rank that writes
+            return
         record = {"kind": kind, "step": step, "time": round(time.time(), 3), **fields}
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")

@@ -12,7 +12,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from sps.policy.logprobs import micro_batches, token_logprobs
+from sps.policy.logprobs import Scorer, micro_batches, token_logprobs
 from sps.types import Request, Sampling
 
 pytestmark = [
@@ -59,7 +59,7 @@ def logprobs(model, texts, done, dtype=torch.bfloat16):
         for c in done:
             prompt = np.array(texts[c.index])
             rows = next(micro_batches([prompt], [c.ids], 0, 4096, "cuda"))
-            out.append(token_logprobs(model, rows)[0][0].cpu().numpy())
+            out.append(token_logprobs(Scorer(model), rows)[0][0].cpu().numpy())
     return np.concatenate(out)
 
 

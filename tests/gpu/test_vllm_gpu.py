@@ -51,7 +51,7 @@ def mean_gap(policy, requests, out):
     prompts = [np.array(requests[c.index].prompt_ids) for c in out]
     total = count = 0.0
     for rows in micro_batches(prompts, [c.ids for c in out], policy.pad_id, 10**9, "cuda"):
-        new_BT, _ = token_logprobs(policy.model, rows)
+        new_BT, _ = token_logprobs(policy.scorer, rows)
         drawn_N = torch.from_numpy(np.concatenate([out[i].logprobs for i in rows.which_B])).cuda()
         total += float((new_BT[rows.mask_BT] - drawn_N).abs().sum())
         count += len(drawn_N)

@@ -93,7 +93,7 @@ def gaps(policy, requests, out, temperature=1.0):
     (rows,) = micro_batches(
         [prompts[c.index] for c in out], [c.ids for c in out], policy.pad_id, 10**9
     )
-    new_BT, _ = token_logprobs(policy.model, rows, temperature)
+    new_BT, _ = token_logprobs(policy.scorer, rows, temperature)
     drawn_N = np.concatenate([out[i].logprobs for i in rows.which_B])
     return new_BT[rows.mask_BT].numpy() - drawn_N
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sps.evaluate.scores import Scores, count_scores
+from sps.ranks import ALONE, Ranks
 from sps.rollout import RolloutEngine
 from sps.rollout.texts import Ask, TextEngine, Written
 from sps.store.evals import EvalStore
@@ -66,6 +67,7 @@ def evaluate(
     sampling: Sampling,
     store: EvalStore,
     progress: Progress = lambda done, of, correct: None,
+    ranks: Ranks = ALONE,
 ) -> Scores:
     """Draw n samples of every problem, less those that the store holds already; judge and count."""
     rows = collect(
@@ -76,8 +78,10 @@ def evaluate(
         sampling,
         store,
         lambda tally: progress(tally.done, tally.total, tally.correct),
+        ranks,
     )
-    greedy = _greedy_logprob(engine, [policy.encode(task.prompt(p)) for p in problems], sampling)
+    prompts = [policy.encode(task.prompt(p)) for p in problems]
+    greedy = _greedy_logprob(engine, prompts, sampling, ranks)
     return count_scores([p.id for p in problems], sampling.n, rows, greedy)
 
 
@@ -89,17 +93,24 @@ def collect(
     sampling: Sampling,
     store: EvalStore,
     watch: Watcher = lambda tally: None,
+    ranks: Ranks = ALONE,
 ) -> list[dict[str, Any]]:
-    """The judged samples of every problem: those stored, and the others, drawn now and stored."""
+    """The judged samples of every problem: those stored, and the others, drawn now and stored.
+
+    Each rank draws its share of them; what is watched is the share of this one.
+    """
     wanted = {p.id for p in problems}
-    rows = [r for r in store.read() if r["problem_id"] in wanted and r["sample"] < sampling.n]
+    stored = ranks.tell(store.read)
+    rows = [r for r in stored if r["problem_id"] in wanted and r["sample"] < sampling.n]
     solved = {r["problem_id"] for r in rows if r["verdict"] == "correct"}
     correct = sum(r["verdict"] == "correct" for r in rows)
-    total = len(problems) * sampling.n
+    missing = _missing(problems, sampling.n, rows)
+    mine = ranks.mine(list(missing.items()))
+    asks = [Ask(i, task.prompt(problems[i]), tuple(s)) for i, s in mine]
+    total = len(rows) + sum(len(ask.samples) for ask in asks)
     tally = Tally(total, len(rows), len(rows), correct, 0, len(solved))
     watch(tally)
-    missing = _missing(problems, sampling.n, rows)
-    asks = [Ask(i, task.prompt(problems[i]), tuple(s)) for i, s in missing.items()]
+    fresh: list[dict[str, Any]] = []
     waiting: list[tuple[dict[str, Any], Future[Verdict]]] = []
 
     def settle(at_most: int) -> None:
@@ -107,7 +118,7 @@ def collect(
         while waiting and (len(waiting) > at_most or waiting[0][1].done()):
             row, future = waiting.pop(0)
             row |= _judgement(future.result())
-            rows.append(row)
+            fresh.append(row)
             store.append(row)
             tally.done += 1
             tally.tokens += row["length"] or 0
@@ -118,7 +129,7 @@ def collect(
         watch(tally)
 
     try:
-        for written in texts.write(asks, sampling) if asks else ():
+        for written in texts.write(asks, sampling) if missing else ():
             problem = problems[written.index]
             future = verifier.submit(problem, written.text, written.finished)
             waiting.append((_row(problem, written), future))
@@ -126,7 +137,7 @@ def collect(
     finally:  # an endpoint that fails half way, too, leaves what it answered
         settle(at_most=0)
         store.flush()
-    return rows
+    return rows + ranks.gather(fresh)
 
 
 def regrade(
@@ -158,12 +169,15 @@ def _judgement(verdict: Verdict) -> dict[str, str]:
     return {"verdict": verdict.kind, "detail": verdict.detail, "answer": verdict.answer}
 
 
-def _greedy_logprob(engine: RolloutEngine, prompts: list, sampling: Sampling) -> float:
+def _greedy_logprob(
+    engine: RolloutEngine, prompts: list, sampling: Sampling, ranks: Ranks
+) -> float:
     """Mean log-probability of greedy trajectories: the paper's measure of squeezing."""
     requests = [Request(i, ids, (0,)) for i, ids in enumerate(prompts)]
     greedy = replace(sampling, n=1, temperature=0.0)
-    sums = [float(c.logprobs.sum()) for c in engine.generate(requests, greedy)]
-    return sum(sums) / len(sums)
+    drawn = engine.generate(ranks.mine(requests), greedy)
+    sums = ranks.gather([(c.index, float(c.logprobs.sum())) for c in drawn])
+    return sum(total for _, total in sorted(sums)) / len(sums)
 
 
 def _missing(problems: Sequence[Problem], n: int, rows: list[dict]) -> dict[int, list[int]]:

@@ -10,8 +10,11 @@ import torch
 from sps.config import Recipe
 from sps.data.sampler import Sampler
 from sps.policy.load import Policy
+from sps.policy.logprobs import Scorer
 from sps.policy.meter import Probe
+from sps.policy.shard import optimizer_state
 from sps.policy.update import Budget
+from sps.ranks import ALONE, Ranks
 from sps.rollout import RolloutEngine
 from sps.store.rollouts import RolloutStore
 from sps.tasks import Task
@@ -25,7 +28,7 @@ class Parts:
 
     recipe: Recipe
     policy: Policy
-    reference: Any  # the frozen first policy when beta > 0, else None
+    reference: Scorer | None  # the frozen first policy when beta > 0
     engine: RolloutEngine
     verifier: Verifier
     task: Task
@@ -38,6 +41,7 @@ class Parts:
         None  # carried over when irl.optimizer_state: kept
     )
     probe: Probe | None = None
+    ranks: Ranks = ALONE
     prompts: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
@@ -51,8 +55,8 @@ class Parts:
         from counters, so the step and the sampler's cursor are enough."""
         probe = self.probe
         return {
-            "optimizer": self.optimizer.state_dict(),
-            "irl_optimizer": self.irl_optimizer.state_dict() if self.irl_optimizer else None,
+            "optimizer": optimizer_state(self.policy.model, self.optimizer),
+            "irl_optimizer": optimizer_state(self.policy.model, self.irl_optimizer),
             "probe": None
             if probe is None
             else [[torch.tensor(x) for x in part] for part in (probe.prompts, probe.completions)],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,10 +13,13 @@ import torch
 from torch import Tensor
 
 from sps.algo.irl import SELECTORS, forward_kl, irl_weight, lower_quantile
+from sps.config import IRL
 from sps.phases import Parts
 from sps.phases.schedule import Phase
+from sps.policy.load import Policy
 from sps.policy.logprobs import Rows, micro_batches, token_logprobs
-from sps.policy.update import make_optimizer, optimizer_step
+from sps.policy.update import Budget, even, make_optimizer, optimizer_step
+from sps.ranks import ALONE, Ranks
 from sps.store.rollouts import to_arrays
 from sps.types import Metrics
 
@@ -29,20 +33,18 @@ def irl_phase(parts: Parts, phase: Phase) -> Iterator[Metrics]:
     first = 1 + (phase.number - 1) * irl_every(parts)
     rng = np.random.default_rng([parts.recipe.seed, 7919, phase.number])  # its own random stream
     kept = select(parts, first, phase.last, rng)
-    parts.store.close_phase(first, phase.last, kept)
-    table = parts.store.read(first, phase.last)
-    table = table.filter(table["kept"]).sort_by(
-        [(c, "ascending") for c in ("step", "group", "sample")]
-    )
+    table = parts.ranks.tell(lambda: _close(parts, first, phase.last, kept))
     yield {"kept": len(table), "seconds/select": time.perf_counter() - began}
     if not len(table):
         return
     prompts, completions = to_arrays(table, "prompt_ids"), to_arrays(table, "ids")
     optimizer = _optimizer(parts)
+    temperature = parts.recipe.rollout.temperature
     for batch in batches(len(table), settings.batch, settings.steps, rng):
         began = time.perf_counter()
+        rollouts = [prompts[i] for i in batch], [completions[i] for i in batch]
         sums = irl_step(
-            parts, optimizer, [prompts[i] for i in batch], [completions[i] for i in batch]
+            parts.policy, optimizer, *rollouts, settings, parts.budget, temperature, parts.ranks
         )
         parts.policy.version += 1
         yield {**sums, "seconds/update": time.perf_counter() - began}
@@ -63,10 +65,12 @@ def irl_every(parts: Parts) -> int:
 def select(parts: Parts, first: int, last: int, rng: np.random.Generator) -> set[Key]:
     """L2TE, or another selector, on every group of the steps first .. last."""
     settings = parts.recipe.irl
-    table = parts.store.light(first, last)
     column = f"{settings.selector.likelihood}_logprob"
     if settings.selector.under == "policy":
-        table = _relikelihood(parts, parts.store.read(first, last), column)
+        table = parts.ranks.tell(lambda: parts.store.read(first, last))
+        table = _relikelihood(parts, table, column)
+    else:
+        table = parts.ranks.tell(lambda: parts.store.light(first, last))
     kept: set[Key] = set()
     for step in sorted(set(table["step"].to_pylist())):
         rows = table.filter(pc.field("step") == step).sort_by(
@@ -75,21 +79,32 @@ def select(parts: Parts, first: int, last: int, rng: np.random.Generator) -> set
         shape = (-1, parts.recipe.rollout.n)
         reward_PG = rows["reward"].to_numpy().reshape(shape)
         likelihood_PG = rows[column].to_numpy().reshape(shape)
-        low_PG = lower_quantile(
-            likelihood_PG, settings.selector.quantile, settings.selector.quantile_over
-        )
-        chosen = SELECTORS[settings.selector.type]
-        keep_PG = chosen(reward_PG, likelihood_PG, low_PG, settings.keep, rng)
+        keep_PG = select_groups(reward_PG, likelihood_PG, settings, rng)
         keys = zip(rows["group"].to_pylist(), rows["sample"].to_pylist(), strict=True)
         kept |= {(step, *key) for key, keep in zip(keys, keep_PG.flatten(), strict=True) if keep}
     return kept
 
 
+def select_groups(
+    reward_PG: np.ndarray, likelihood_PG: np.ndarray, settings: IRL, rng: np.random.Generator
+) -> np.ndarray:
+    """Which rollouts of some groups the selector of the settings keeps."""
+    how = settings.selector
+    low_PG = lower_quantile(likelihood_PG, how.quantile, how.quantile_over)
+    return SELECTORS[how.type](reward_PG, likelihood_PG, low_PG, settings.keep, rng)
+
+
 def irl_step(
-    parts: Parts, optimizer: torch.optim.Optimizer, prompts: list, completions: list
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    prompts: list,
+    completions: list,
+    settings: IRL,
+    budget: Budget,
+    temperature: float,
+    ranks: Ranks = ALONE,
 ) -> Metrics:
     """One optimizer step of forward KL on these rollouts."""
-    settings = parts.recipe.irl
     weight_B = irl_weight(torch.tensor([len(c) for c in completions]), settings.reduce)
 
     def part_loss(rows: Rows, new_BT: Tensor, entropy_BT: Tensor) -> tuple[Tensor, dict]:
@@ -97,13 +112,14 @@ def irl_step(
         return loss, {"tokens": rows.mask_BT.sum()}
 
     sums = optimizer_step(
-        parts.policy.model,
+        policy.scorer,
         optimizer,
-        lambda budget: _rows(parts, prompts, completions, budget),
-        parts.budget,
+        lambda tokens: _rows(policy, prompts, completions, tokens, ranks),
+        budget,
         part_loss,
-        temperature=parts.recipe.rollout.temperature,
+        temperature=temperature,
         max_grad_norm=settings.optimizer.max_grad_norm,
+        ranks=ranks,
     )
     entropy = sums["entropy"] / sums["tokens"]
     return {"loss": sums["loss"], "grad_norm": sums["grad_norm"], "entropy": entropy}
@@ -121,36 +137,50 @@ def batches(size: int, batch: int, steps: int, rng: np.random.Generator) -> Iter
         at += batch
 
 
-def _rows(parts: Parts, prompts: list, completions: list, budget: int) -> Iterator[Rows]:
-    return micro_batches(
-        prompts, completions, parts.policy.pad_id, budget, parts.policy.model.device
-    )
+def _rows(
+    policy: Policy, prompts: list, completions: list, tokens: int, ranks: Ranks
+) -> Iterator[Rows]:
+    device = policy.model.device
+    return micro_batches(prompts, completions, policy.pad_id, tokens, device, ranks)
 
 
-def make_irl_optimizer(parts: Parts) -> torch.optim.Optimizer:
+def _close(parts: Parts, first: int, last: int, kept: set[Key]) -> pa.Table:
+    """Mark the kept rollouts in the store, and read them back in a fixed order."""
+    parts.store.close_phase(first, last, kept)
+    table = parts.store.read(first, last)
+    order = [(c, "ascending") for c in ("step", "group", "sample")]
+    return table.filter(table["kept"]).sort_by(order)
+
+
+def make_irl_optimizer(model: Any, settings: IRL) -> torch.optim.Optimizer:
     """AdamW with the IRL phase's own settings and no history."""
-    settings = parts.recipe.irl
     own = settings.optimizer
-    return make_optimizer(parts.policy.model, settings.lr, own.betas, own.eps, own.weight_decay)
+    return make_optimizer(model, settings.lr, own.betas, own.eps, own.weight_decay)
 
 
 def _optimizer(parts: Parts) -> torch.optim.Optimizer:
-    if parts.recipe.irl.optimizer_state == "fresh":
-        return make_irl_optimizer(parts)
+    model, settings = parts.policy.model, parts.recipe.irl
+    if settings.optimizer_state == "fresh":
+        return make_irl_optimizer(model, settings)
     if parts.irl_optimizer is None:
-        parts.irl_optimizer = make_irl_optimizer(parts)
+        parts.irl_optimizer = make_irl_optimizer(model, settings)
     return parts.irl_optimizer
 
 
 @torch.no_grad()
 def _relikelihood(parts: Parts, table: pa.Table, column: str) -> pa.Table:
     """The same rollouts with their likelihood under the reinforced policy."""
-    value_B = np.zeros(len(table), dtype=np.float32)
+    policy, ranks = parts.policy, parts.ranks
     prompts, completions = to_arrays(table, "prompt_ids"), to_arrays(table, "ids")
-    for rows in _rows(parts, prompts, completions, parts.budget.tokens):
-        logp_BT, _ = token_logprobs(parts.policy.model, rows, parts.recipe.rollout.temperature)
+    own = _rows(policy, prompts, completions, parts.budget.tokens, ranks)
+    found: list[tuple[np.ndarray, np.ndarray]] = []
+    for rows, counts in even(own, ranks, policy.model.device):
+        logp_BT, _ = token_logprobs(policy.scorer, rows, parts.recipe.rollout.temperature)
         sums = logp_BT.sum(-1)
         if column == "mean_logprob":
             sums = sums / rows.mask_BT.sum(-1).clamp(min=1)
-        value_B[rows.which_B] = sums.cpu().numpy()
+        found += [(rows.which_B, sums.cpu().numpy())] * counts
+    value_B = np.zeros(len(table), dtype=np.float32)
+    for which_B, sums_B in ranks.gather(found):
+        value_B[which_B] = sums_B
     return table.set_column(table.schema.get_field_index(column), column, pa.array(value_B))

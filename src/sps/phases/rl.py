@@ -60,7 +60,8 @@ def draw_groups(parts: Parts, step: int, count: int) -> tuple[list[Group], Metri
         useful += [group for group in fresh if _disagrees(group)]
         if len(useful) >= count or not resample:
             break
-    parts.store.append(step, [rollout for group in drawn for rollout in group])
+    if parts.ranks.main:
+        parts.store.append(step, [rollout for group in drawn for rollout in group])
     # Where resampling ran out, groups that agree fill the batch: it keeps its size.
     dull = [group for group in drawn if not _disagrees(group)]
     groups = (useful + dull)[:count] if resample else drawn
@@ -98,13 +99,14 @@ def rl_step(parts: Parts, step: int, groups: Sequence[Group]) -> Metrics:
 
     _set_lr(parts.optimizer, recipe.rl.lr, step, recipe.rl.optimizer.warmup_steps)
     sums = optimizer_step(
-        policy.model,
+        policy.scorer,
         parts.optimizer,
         lambda budget: _rows(parts, [rollouts[i] for i in used], budget),
         parts.budget,
         part_loss,
         temperature=recipe.rollout.temperature,
         max_grad_norm=recipe.rl.optimizer.max_grad_norm,
+        ranks=parts.ranks,
     )
     policy.version += 1
     parts.engine.load_weights(policy.model)
@@ -123,16 +125,18 @@ def _draw(parts: Parts, step: int, count: int, attempt: int, first_group: int) -
         seed=(parts.recipe.seed * 1_000_003 + step) * 101 + attempt,
     )
     everyone = tuple(range(settings.n))
-    requests = [Request(i, parts.prompt_ids(p), everyone) for i, p in enumerate(problems)]
+    mine = parts.ranks.mine(list(enumerate(problems)))
+    requests = [Request(i, parts.prompt_ids(p), everyone) for i, p in mine]
     drawn: dict[tuple[int, int], tuple[Completion, Future[Verdict]]] = {}
     for completion in parts.engine.generate(requests, sampling):
         text = parts.policy.decode(completion.ids)
         future = parts.verifier.submit(problems[completion.index], text, completion.finished)
         drawn[completion.index, completion.sample] = (completion, future)
-    return [
+    groups = [
         [_rollout(parts, step, first_group + i, problem, *drawn[i, sample]) for sample in everyone]
-        for i, problem in enumerate(problems)
+        for i, problem in mine
     ]
+    return sorted(parts.ranks.gather(groups), key=lambda group: group[0].group)
 
 
 def _rollout(
@@ -174,6 +178,7 @@ def _rows(parts: Parts, rollouts: Sequence[Rollout], budget: int) -> Iterator[Ro
         parts.policy.pad_id,
         budget,
         parts.policy.model.device,
+        parts.ranks,
     )
 
 
@@ -188,7 +193,8 @@ def _against_engine(
     """
     engine = np.zeros(new_BT.shape, dtype=np.float32)
     for row, rollout in enumerate(rollouts):
-        engine[row, : len(rollout.logprobs)] = rollout.logprobs
+        known_T = rollout.logprobs[: engine.shape[1]]  # less where a part only keeps ranks in step
+        engine[row, : len(known_T)] = known_T
     engine_BT = torch.from_numpy(engine).to(new_BT.device)
     if any(r.policy_version != parts.policy.version for r in rollouts):
         return engine_BT, None, {}

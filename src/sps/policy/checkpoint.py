@@ -15,21 +15,38 @@ from safetensors.torch import load_file
 
 from sps.errors import UserError
 from sps.policy.load import Policy
+from sps.policy.shard import put_weights, whole_weights
+from sps.ranks import ALONE, Ranks
 
 
 def save_checkpoint(
-    folder: Path, policy: Policy, state: dict[str, Any], tensors: dict[str, Any]
+    folder: Path,
+    policy: Policy,
+    state: dict[str, Any],
+    tensors: dict[str, Any],
+    ranks: Ranks = ALONE,
 ) -> Path:
     """Write a checkpoint; it appears under its name only when it is whole."""
+    weights = whole_weights(policy, ranks)
+    ranks.tell(lambda: _write(folder, policy, state, tensors, weights))
+    return folder
+
+
+def _write(
+    folder: Path,
+    policy: Policy,
+    state: dict[str, Any],
+    tensors: dict[str, Any],
+    weights: dict[str, torch.Tensor] | None,
+) -> None:
     draft = folder.with_name(f"{folder.name}.{os.getpid()}.draft")
     shutil.rmtree(draft, ignore_errors=True)
-    policy.model.save_pretrained(draft)
+    policy.model.save_pretrained(draft, state_dict=weights)
     policy.tokenizer.save_pretrained(draft)
     torch.save(tensors, draft / "trainer.pt")
     (draft / "trainer.json").write_text(json.dumps({**state, "version": policy.version}))
     shutil.rmtree(folder, ignore_errors=True)
     draft.rename(folder)
-    return folder
 
 
 def load_weights(policy: Policy, folder: Path) -> None:
@@ -40,10 +57,12 @@ def load_weights(policy: Policy, folder: Path) -> None:
             found = load_file(adapters, device=str(policy.model.device))
             policy.model.load_state_dict({_adapter(k): v for k, v in found.items()}, strict=False)
             return
-        weights = load_file(folder / "model.safetensors", device=str(policy.model.device))
+        weights: dict[str, torch.Tensor] = {}
+        for file in [*folder.glob("model-*-of-*.safetensors")] or [folder / "model.safetensors"]:
+            weights |= load_file(file, device=str(policy.model.device))
     except (OSError, SafetensorError) as error:
         raise UserError(f"{folder}: its weights cannot be read ({error})") from None
-    policy.model.load_state_dict(weights, strict=False)  # tied weights are stored once
+    put_weights(policy.model, weights)
     policy.model.tie_weights()
 
 
@@ -78,6 +97,8 @@ def load_trainer(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """What `save_checkpoint` was given as state and tensors."""
     try:
         state = json.loads((folder / "trainer.json").read_text())
-        return state, torch.load(folder / "trainer.pt", weights_only=True, map_location="cpu")
+        return state, torch.load(
+            folder / "trainer.pt", weights_only=True, map_location="cpu", mmap=True
+        )
     except (OSError, ValueError, RuntimeError) as error:
         raise UserError(f"{folder}: this checkpoint cannot be read ({error})") from None

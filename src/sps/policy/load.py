@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from contextlib import nullcontext, redirect_stderr
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, logging
 
 from sps.config import Lora
 from sps.errors import UserError
+from sps.policy.logprobs import Scorer
 from sps.track import read_records
 
 
@@ -24,6 +25,10 @@ class Policy:
     tokenizer: Any
     source: str
     version: int = 0
+    scorer: Scorer = field(init=False)  # the model's training pass
+
+    def __post_init__(self) -> None:
+        self.scorer = Scorer(self.model)
 
     @property
     def eos_ids(self) -> list[int]:

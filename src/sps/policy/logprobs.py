@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+
+from sps.ranks import ALONE, Ranks
 
 _LOGITS_AT_ONCE = 2**28  # numbers in the largest logits tensor: 512 MiB in bf16
 
@@ -34,14 +36,18 @@ def micro_batches(
     pad_id: int,
     budget: int,
     device: torch.device | str = "cpu",
+    ranks: Ranks = ALONE,
 ) -> Iterator[Rows]:
-    """Cut a batch into parts of at most `budget` padded tokens, similar lengths together."""
+    """Cut this rank's share of a batch into parts of at most `budget` padded tokens.
+
+    Similar lengths go together, in a part and over the ranks.
+    """
     length_B = np.array([len(p) + len(c) for p, c in zip(prompts, completions, strict=True)])
-    order = np.argsort(-length_B, kind="stable")
+    order = ranks.mine(np.argsort(-length_B, kind="stable").tolist())
     at = 0
     while at < len(order):
         size = max(1, budget // int(length_B[order[at]]))
-        which = np.sort(order[at : at + size])
+        which = np.sort(np.array(order[at : at + size]))
         yield _rows(
             [prompts[i] for i in which], [completions[i] for i in which], which, pad_id, device
         )
@@ -67,16 +73,31 @@ def _rows(prompts, completions, which, pad_id, device) -> Rows:
     return Rows(ids, (row_N, column_N), target_N, torch.from_numpy(mask_BT).to(device), which)
 
 
+class Scorer(nn.Module):
+    """The training pass of a model as one module: FSDP gathers weights around its forward."""
+
+    def __init__(self, model: Any):
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, rows: Rows, temperature: float = 1.0, entropy_grad: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probability and entropy of each completion token, row after row."""
+        model = self.model
+        with compute(model):
+            hidden_BLD = model.base_model(input_ids=rows.ids_BL, use_cache=False).last_hidden_state
+            return _head(model, hidden_BLD[rows.place], rows, temperature, entropy_grad)
+
+
 def token_logprobs(
-    model: Any, rows: Rows, temperature: float = 1.0, entropy_grad: bool = False
+    scorer: Scorer, rows: Rows, temperature: float = 1.0, entropy_grad: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Log-probability and entropy at each completion token, as [B, T] with 0 where there is none.
 
     Both are of the distribution that was sampled from: logits divided by the temperature.
     """
-    with compute(model):
-        hidden_BLD = model.base_model(input_ids=rows.ids_BL, use_cache=False).last_hidden_state
-        logp_N, entropy_N = _head(model, hidden_BLD[rows.place], rows, temperature, entropy_grad)
+    logp_N, entropy_N = scorer(rows, temperature, entropy_grad)
     return _rectangle(logp_N, rows.mask_BT), _rectangle(entropy_N, rows.mask_BT)
 
 
@@ -112,7 +133,7 @@ def _chosen(hidden_ND, target_N, head, cap, temperature, entropy_grad):
     logp_NV = (logits_NV / temperature if temperature != 1 else logits_NV).log_softmax(-1)
     with torch.set_grad_enabled(entropy_grad and torch.is_grad_enabled()):
         entropy_N = -(logp_NV.exp() * logp_NV).sum(-1)
-    return logp_NV.gather(-1, target_N[:, None])[:, 0], entropy_N
+    return logp_NV.gather(-1, target_N[:, None]).sum(-1), entropy_N  # sum: not a view, for FSDP
 
 
 def _rectangle(value_N: Tensor, mask_BT: Tensor) -> Tensor:

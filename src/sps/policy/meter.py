@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from sps.algo.squeeze import moved_kl
-from sps.policy.logprobs import micro_batches, token_logprobs
+from sps.policy.logprobs import Scorer, micro_batches, token_logprobs
+from sps.policy.shard import whole
 from sps.types import Metrics
 
 
@@ -26,9 +27,9 @@ class Probe:
 class Meter:
     """Take it before a phase; `read` it after."""
 
-    def __init__(self, model: Any, probe: Probe | None):
-        self.model, self.probe = model, probe
-        self.weights = {n: p.detach().clone() for n, p in _trained(model)}
+    def __init__(self, scorer: Scorer, probe: Probe | None):
+        self.scorer, self.model, self.probe = scorer, scorer.model, probe
+        self.weights = {n: p.detach().clone() for n, p in _trained(self.model)}
         self.before = self._likelihoods()
 
     def read(self) -> Metrics:
@@ -37,10 +38,10 @@ class Meter:
         moved = size = 0.0
         for name, now in _trained(self.model):
             then = self.weights[name]
-            changed += int((now != then).sum())
+            changed += int(whole((now != then).sum()))
             count += now.numel()
-            moved += float((now.detach().double() - then.double()).square().sum())
-            size += float(then.double().square().sum())
+            moved += float(whole((now.detach().double() - then.double()).square().sum()))
+            size += float(whole(then.double().square().sum()))
         out = {"weights_changed": changed / count, "relative_update": (moved / size) ** 0.5}
         if self.before:
             pairs = zip(self.before, self._likelihoods(), strict=True)
@@ -56,7 +57,7 @@ class Meter:
         parts = micro_batches(
             probe.prompts, probe.completions, probe.pad_id, probe.budget, self.model.device
         )
-        return [(token_logprobs(self.model, rows)[0], rows.mask_BT) for rows in parts]
+        return [(token_logprobs(self.scorer, rows)[0], rows.mask_BT) for rows in parts]
 
 
 def stood_still(phase: str, metrics: Metrics, lr: float, dtype: str, still: float) -> str | None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sps.errors import RunFailed
-from sps.policy.logprobs import Rows, token_logprobs
+from sps.policy.logprobs import Rows, Scorer, token_logprobs
+from sps.policy.shard import whole
+from sps.ranks import ALONE, Ranks
 
 # rows, their log-probabilities and entropies -> this part's share of the loss, and sums to add up
 PartLoss = Callable[[Rows, Tensor, Tensor], tuple[Tensor, dict[str, Tensor]]]
@@ -34,7 +37,7 @@ class Budget:
 
 
 def optimizer_step(
-    model: Any,
+    scorer: Scorer,
     optimizer: torch.optim.Optimizer,
     rows_of: Callable[[int], Iterable[Rows]],
     budget: Budget,
@@ -43,29 +46,28 @@ def optimizer_step(
     temperature: float,
     max_grad_norm: float,
     entropy_grad: bool = False,
+    ranks: Ranks = ALONE,
 ) -> dict[str, float]:
-    """Forward and backward each part, then step once. No part at all is no step.
+    """Forward and backward each part, then step once. No part on any rank is no step.
 
     Out of memory: gradients are thrown away, the parts halved, and the step is taken again.
     """
     halved = 0
     while True:
         try:
-            sums = _accumulate(model, rows_of(budget.tokens), part_loss, temperature, entropy_grad)
+            parts = even(rows_of(budget.tokens), ranks, scorer.model.device)
+            sums = _accumulate(scorer, parts, part_loss, temperature, entropy_grad, ranks)
             break
         except torch.OutOfMemoryError:
             optimizer.zero_grad(set_to_none=True)
             torch.cuda.empty_cache()
-            budget.tokens //= 2
+            _halve(budget, ranks)
             halved += 1
-            if budget.tokens < 1:
-                raise RunFailed(
-                    "not even one sequence fits into memory; use a smaller rollout.max_new_tokens "
-                    "or set model.checkpointing: true"
-                ) from None
+    sums = ranks.add(sums)
     if sums:
         weights = [p for group in optimizer.param_groups for p in group["params"]]
-        sums["grad_norm"] = float(torch.nn.utils.clip_grad_norm_(weights, max_grad_norm))
+        ranks.add_gradients(weights)
+        sums["grad_norm"] = float(whole(torch.nn.utils.clip_grad_norm_(weights, max_grad_norm)))
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
     if halved:
@@ -76,16 +78,51 @@ def optimizer_step(
     return sums
 
 
+def even(
+    parts: Iterable[Rows], ranks: Ranks, device: torch.device | str
+) -> Iterator[tuple[Rows, int]]:
+    """Each part with how often it counts. Sharded ranks pass forward in step, so those with fewer
+    parts are given one that counts 0 times."""
+    if not ranks.sharded:
+        yield from ((rows, 1) for rows in parts)
+        return
+    own = list(parts)
+    yield from ((rows, 1) for rows in own)
+    for _ in range(ranks.most(len(own)) - len(own)):
+        one = torch.zeros((1, 1), dtype=torch.int64, device=device)
+        yield Rows(one, (one[0], one[0]), one[0], one == 0, np.zeros(1, dtype=np.int64)), 0
+
+
+def _halve(budget: Budget, ranks: Ranks) -> None:
+    if ranks.sharded:  # the other ranks are in the middle of a pass that this one has left
+        raise RunFailed(
+            f"memory ran out on rank {ranks.rank}; set rl.micro_tokens to {budget.tokens // 2} or "
+            "model.checkpointing: true, and go on with --resume"
+        )
+    budget.tokens //= 2
+    if budget.tokens < 1:
+        raise RunFailed(
+            "not even one sequence fits into memory; use a smaller rollout.max_new_tokens or set "
+            "model.checkpointing: true"
+        )
+
+
 def _accumulate(
-    model: Any, parts: Iterable[Rows], part_loss: PartLoss, temperature: float, entropy_grad: bool
+    scorer: Scorer,
+    parts: Iterable[tuple[Rows, int]],
+    part_loss: PartLoss,
+    temperature: float,
+    entropy_grad: bool,
+    ranks: Ranks,
 ) -> dict[str, float]:
     """Gradients of all parts, and the sums of what they report; one wait for the device."""
     totals: dict[str, Tensor] = {}
-    for rows in parts:
-        logp_BT, entropy_BT = token_logprobs(model, rows, temperature, entropy_grad)
+    scale = ranks.size if ranks.sharded else 1  # FSDP takes the mean over the ranks
+    for rows, counts in parts:
+        logp_BT, entropy_BT = token_logprobs(scorer, rows, temperature, entropy_grad)
         loss, more = part_loss(rows, logp_BT, entropy_BT)
-        loss.backward()
+        (loss * (counts * scale)).backward()
         for name, value in {"loss": loss, "entropy": entropy_BT.sum(), **more}.items():
-            value = value.detach().double()
+            value = value.detach().double() * counts
             totals[name] = totals[name] + value if name in totals else value
     return {name: float(value) for name, value in totals.items()}

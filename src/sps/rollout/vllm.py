@@ -41,13 +41,13 @@ class VllmEngine:
     def __init__(self, policy: Any, settings: Vllm, accelerator: Any = None, max_rows: int = 2048):
         self.policy, self.settings, self.model = policy, settings, policy.model
         self.max_rows = min(max_rows, _MOST_ROWS)
-        self._check()
         self._bridge = _bridge()
         if accelerator is None:
             from accelerate import Accelerator
 
             accelerator = Accelerator(cpu=self.model.device.type == "cpu")
-        self.accelerator = accelerator
+        self.accelerator, self.on_cpu = accelerator, accelerator.device.type == "cpu"
+        self._check()
         self._vllm: Any = None
         self._stale = True
         self._start()
@@ -103,16 +103,19 @@ class VllmEngine:
         """The prompts as the bridge wants them, and how many in a row are the same prompt.
 
         A server draws a group at once where all groups are alike. Where processes generate together
-        each has to bring as many prompts as the others: what is missing is made up.
+        each has to bring as many prompts as the others, and where each has a vLLM of its own they
+        may still gather weights together: what is missing is made up.
         """
-        together = self.settings.mode == "server" or self.settings.tensor_parallel > 1
         count = len(prompts)
-        if together and self.accelerator.num_processes > 1:
-            from accelerate.utils import gather_object
+        if self.accelerator.num_processes > 1:
+            if self.settings.mode == "server" or self.settings.tensor_parallel > 1:
+                from accelerate.utils import gather_object
 
-            told = gather_object([(count, sorted(sizes))])
-            count = max(n for n, _ in told)
-            sizes = {size for _, each in told for size in each}
+                told = gather_object([(count, sorted(sizes))])
+                count = max(n for n, _ in told)
+                sizes = {size for _, each in told for size in each}
+            else:
+                count = max(count, 1)
         group = next(iter(sizes)) if self.settings.mode == "server" and len(sizes) == 1 else 1
         return prompts + [[self.policy.eos_ids[0]]] * (count - len(prompts)), group
 
@@ -125,9 +128,9 @@ class VllmEngine:
                 if self.accelerator.num_processes == 1:
                     os.environ["MASTER_PORT"] = "auto"  # the bridge then finds a free one
                 stack.enter_context(_weights_on_disk(model, self.policy.tokenizer))
-                told = partial(self._bridge.LLM, **_untold(model))
+                told = partial(self._bridge.LLM, **_untold(model, self.on_cpu))
                 stack.enter_context(_replaced(self._bridge, "LLM", told))
-                if model.device.type == "cpu":
+                if self.on_cpu:
                     stack.enter_context(_plain_linear(model))
             try:
                 self._vllm = self._bridge.VLLMGeneration(
@@ -151,18 +154,18 @@ class VllmEngine:
             self._check_server()
 
     def _check(self) -> None:
-        how, model = self.settings, self.model
-        if getattr(model, "_hf_peft_config_loaded", False):
+        how = self.settings
+        if getattr(self.model, "_hf_peft_config_loaded", False):
             raise UserError(
                 "model.lora: the vLLM engine takes whole weights, not adapters; use rollout.engine: "
                 "native, or train without lora"
             )
-        if how.mode == "server" and model.device.type != "cuda":
+        if how.mode == "server" and self.on_cpu:
             raise UserError(
                 "rollout.vllm.mode: weights go to a server from GPU to GPU (NCCL), and the policy "
-                f"is on the {model.device.type}; use colocate, or model.device: cuda"
+                "is on the CPU; use colocate, or model.device: cuda"
             )
-        if how.sleep and model.device.type != "cuda":
+        if how.sleep and self.on_cpu:
             raise UserError("rollout.vllm.sleep: vLLM sleeps on a GPU alone; set it to false")
 
     def _check_server(self) -> None:
@@ -196,12 +199,12 @@ def _bridge() -> Any:
     return vllm_generation
 
 
-def _untold(model: Any) -> dict[str, Any]:
+def _untold(model: Any, on_cpu: bool) -> dict[str, Any]:
     """What vLLM should know and the bridge has no way to pass on."""
     # vLLM left alone rounds a float32 model to bfloat16, whatever the trainer does.
     dtype = str(getattr(model, "compute_dtype", model.dtype)).removeprefix("torch.")
     # Models that a CPU can run are small: compiling them takes longer than it saves.
-    return {"dtype": dtype, "enforce_eager": model.device.type == "cpu"}
+    return {"dtype": dtype, "enforce_eager": on_cpu}
 
 
 @contextmanager

@@ -9,6 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sps.ranks import ALONE, Ranks
+
 SCHEMA = pa.schema(
     [
         ("problem_id", pa.string()),
@@ -29,13 +31,14 @@ _ROWS, _SECONDS = 8192, 2.0  # a part is written when it has so many rows or is 
 class EvalStore:
     """The samples of one evaluation, appended part by part; each (problem, sample) counts once."""
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    def __init__(self, folder: Path, ranks: Ranks = ALONE):
+        self.folder, self.ranks = folder, ranks
         folder.mkdir(parents=True, exist_ok=True)
         self.rows: list[dict[str, Any]] = []
         self._since = time.monotonic()
         numbers = [int(path.stem.partition("-")[2]) for path in self._parts()]
-        self._number = max(numbers, default=-1) + 1
+        # Ranks number their parts without asking each other: every size-th number is one's own.
+        self._number = (max(numbers, default=-1) // ranks.size + 1) * ranks.size + ranks.rank
 
     def read(self) -> list[dict[str, Any]]:
         """Every stored sample, each once."""
@@ -57,7 +60,7 @@ class EvalStore:
         """Write what is waiting."""
         if self.rows:
             self._write(self.rows, f"part-{self._number:05d}.parquet")
-            self._number += 1
+            self._number += self.ranks.size
         self.rows, self._since = [], time.monotonic()
 
     def replace(self, rows: list[dict[str, Any]]) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sps.policy import logprobs
-from sps.policy.logprobs import micro_batches, token_logprobs
+from sps.policy.logprobs import Scorer, micro_batches, token_logprobs
 
 
 def by_plain_forward(model, prompt, completion, temperature):
@@ -26,7 +26,7 @@ def test_token_logprobs_equal_a_plain_forward_pass(policy, ragged, budget, tempe
     seen = []
     with torch.no_grad():
         for rows in micro_batches(prompts, completions, policy.pad_id, budget):
-            logp_BT, entropy_BT = token_logprobs(policy.model, rows, temperature)
+            logp_BT, entropy_BT = token_logprobs(policy.scorer, rows, temperature)
             for row, which in enumerate(rows.which_B):
                 length = len(completions[which])
                 want, entropy = by_plain_forward(
@@ -56,7 +56,7 @@ def gradients(model, prompts, completions, pad_id, budget):
     model.zero_grad()
     total = 0.0
     for rows in micro_batches(prompts, completions, pad_id, budget):
-        logp_BT, _ = token_logprobs(model, rows)
+        logp_BT, _ = token_logprobs(Scorer(model), rows)
         weight = torch.tensor(rows.which_B + 1.0)[:, None]
         loss = (logp_BT * weight).sum()
         loss.backward()
@@ -97,7 +97,7 @@ def test_micro_batches_give_the_gradient_of_one_batch(own_policy, ragged):
 
 def test_entropy_has_a_gradient_only_when_asked(own_policy, ragged):
     rows = next(micro_batches(*ragged, own_policy.pad_id, 10_000))
-    assert not token_logprobs(own_policy.model, rows)[1].requires_grad
-    _, entropy_BT = token_logprobs(own_policy.model, rows, entropy_grad=True)
+    assert not token_logprobs(own_policy.scorer, rows)[1].requires_grad
+    _, entropy_BT = token_logprobs(own_policy.scorer, rows, entropy_grad=True)
     entropy_BT.sum().backward()
     assert own_policy.model.get_input_embeddings().weight.grad.abs().sum() > 0

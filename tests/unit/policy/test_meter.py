@@ -14,7 +14,7 @@ from sps.policy.update import Budget, make_optimizer, optimizer_step
 
 def test_meter_reads_share_and_size_of_a_known_change(own_policy):
     model = own_policy.model
-    meter = Meter(model, None)
+    meter = Meter(own_policy.scorer, None)
     total = sum(p.numel() for p in model.parameters())
     size = sum(float(p.detach().double().square().sum()) for p in model.parameters()) ** 0.5
     with torch.no_grad():  # 3 weights move by 0.25, so by sqrt(3) / 4 in all
@@ -27,7 +27,7 @@ def test_meter_reads_share_and_size_of_a_known_change(own_policy):
 
 def test_meter_of_no_change_is_zero_and_warns_with_lr_and_dtype(own_policy, ragged):
     probe = Probe(*ragged, own_policy.pad_id, 1000)
-    got = Meter(own_policy.model, probe).read()
+    got = Meter(own_policy.scorer, probe).read()
     assert got == {"weights_changed": 0.0, "relative_update": 0.0, "kl": 0.0}
     warning = stood_still("irl", got, lr=5e-10, dtype="bfloat16", still=1e-6)
     assert "lr 5e-10" in warning
@@ -42,14 +42,18 @@ def test_no_warning_when_the_policy_moved():
 
 def test_meter_kl_is_the_k3_estimate_on_the_probe(own_policy, ragged):
     model = own_policy.model
-    meter = Meter(model, Probe(*ragged, own_policy.pad_id, 20))
-    before = [token_logprobs(model, r) for r in micro_batches(*ragged, own_policy.pad_id, 20)]
+    meter = Meter(own_policy.scorer, Probe(*ragged, own_policy.pad_id, 20))
+    before = [
+        token_logprobs(own_policy.scorer, r) for r in micro_batches(*ragged, own_policy.pad_id, 20)
+    ]
     with torch.no_grad():
         model.get_input_embeddings().weight.mul_(1.1)
     parts = list(micro_batches(*ragged, own_policy.pad_id, 20))
     gaps = []
     for (b, _), rows in zip(before, parts, strict=True):
-        gaps.append((token_logprobs(model, rows)[0] - b)[rows.mask_BT].detach().double())
+        gaps.append(
+            (token_logprobs(own_policy.scorer, rows)[0] - b)[rows.mask_BT].detach().double()
+        )
     gap = torch.cat(gaps)
     assert len(gap) == 25  # tokens of the fixture
     want = float((gap.exp() - gap - 1).mean())
@@ -61,10 +65,10 @@ def step_at(own_policy, ragged, lr, steps=4):
     """Four IRL-like steps: AdamW on the cross-entropy of the fixture's completions."""
     model = own_policy.model
     optimizer = make_optimizer(model, lr, (0.9, 0.999), 1e-8, 0.0)
-    meter = Meter(model, Probe(*ragged, own_policy.pad_id, 1000))
+    meter = Meter(own_policy.scorer, Probe(*ragged, own_policy.pad_id, 1000))
     for _ in range(steps):
         optimizer_step(
-            model,
+            own_policy.scorer,
             optimizer,
             lambda budget: micro_batches(*ragged, own_policy.pad_id, budget),
             Budget(1000),
@@ -103,9 +107,9 @@ def test_in_bfloat16_the_papers_lr_leaves_nearly_every_weight(own_policy, ragged
 
 def test_no_part_is_no_step(own_policy):
     optimizer = make_optimizer(own_policy.model, 0.1, (0.9, 0.999), 1e-8, 0.5)
-    meter = Meter(own_policy.model, None)
+    meter = Meter(own_policy.scorer, None)
     sums = optimizer_step(
-        own_policy.model,
+        own_policy.scorer,
         optimizer,
         lambda budget: iter(()),
         Budget(1000),
@@ -122,7 +126,7 @@ def test_gradient_is_clipped_to_its_norm(own_policy, ragged):
     model = own_policy.model
     before = [p.detach().clone() for p in model.parameters()]
     sums = optimizer_step(
-        model,
+        own_policy.scorer,
         torch.optim.SGD(model.parameters(), lr=1.0),
         lambda budget: micro_batches(*ragged, own_policy.pad_id, budget),
         Budget(20),
@@ -150,7 +154,7 @@ def sgd_step(policy, ragged, budget, fails=0):
         return -logp.sum(), {}
 
     sums = optimizer_step(
-        policy.model,
+        policy.scorer,
         torch.optim.SGD(policy.model.parameters(), lr=0.1),
         lambda tokens: micro_batches(*ragged, policy.pad_id, tokens),
         budget,

@@ -53,7 +53,6 @@ def make(monkeypatch):
 
     def _make(mode="colocate", device="cuda", processes=1, vocabulary=50, **more):
         model = SimpleNamespace(
-            device=SimpleNamespace(type=device),
             dtype="torch.float32",
             name_or_path="a/b",
             config=SimpleNamespace(vocab_size=vocabulary),
@@ -62,7 +61,9 @@ def make(monkeypatch):
         policy = SimpleNamespace(
             model=model, tokenizer=None, eos_ids=[EOS, OTHER_EOS], source="ours"
         )
-        accelerator = SimpleNamespace(num_processes=processes, is_main_process=True)
+        accelerator = SimpleNamespace(
+            num_processes=processes, is_main_process=True, device=SimpleNamespace(type=device)
+        )
         return VllmEngine(policy, Vllm(mode=mode, **more), accelerator, max_rows=9999)
 
     monkeypatch.setenv("MASTER_PORT", "auto")
@@ -136,6 +137,13 @@ def test_a_process_without_work_still_takes_part(make, monkeypatch):
     engine = make(tensor_parallel=2, processes=2)
     assert list(engine.generate([], Sampling(2, 3))) == []
     assert engine._vllm.calls[-1][0] == [[EOS]] * 4
+
+
+def test_a_process_with_a_vllm_of_its_own_takes_part_where_weights_are_gathered(make):
+    engine = make(processes=2)
+    assert list(engine.generate([], Sampling(2, 3))) == []
+    assert engine._vllm.syncs == 1
+    assert engine._vllm.calls[-1][0] == [[EOS]]
 
 
 def test_no_requests_anywhere_are_no_call(make):

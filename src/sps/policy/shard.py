@@ -1,0 +1,111 @@
+"""Weights divided over the ranks with FSDP2, and whole again where they are needed whole."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sps.errors import UserError
+from sps.policy.load import Policy
+from sps.policy.logprobs import Scorer
+from sps.ranks import Ranks
+
+
+def shard(scorer: Scorer, ranks: Ranks) -> None:
+    """Each rank keeps its part of every weight; a layer is whole only while it computes.
+
+    Settings come from accelerate's configuration: fsdp_reshard_after_forward, fsdp_offload_params.
+    """
+    if not ranks.sharded:
+        return
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+
+    if getattr(scorer.model, "_hf_peft_config_loaded", False):
+        raise UserError(
+            "model.lora: adapters are too small to be worth sharding; use launch/ddp.yaml"
+        )
+    kind = getattr(scorer.model, "compute_dtype", torch.float32)
+    rounded = MixedPrecisionPolicy(
+        param_dtype=kind, reduce_dtype=torch.float32, cast_forward_inputs=False
+    )
+    how: dict[str, Any] = {
+        "mp_policy": rounded if kind != torch.float32 else MixedPrecisionPolicy()
+    }
+    if _flag("FSDP_OFFLOAD_PARAMS", False):
+        how["offload_policy"] = CPUOffloadPolicy()
+    again = _flag("FSDP_RESHARD_AFTER_FORWARD", True)
+    for layer in scorer.model.base_model.layers:
+        fully_shard(layer, reshard_after_forward=again, **how)
+    # Embeddings, norm and head, which may share weights.
+    fully_shard(scorer, reshard_after_forward=True, **how)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A weight or a sum that may be spread over the ranks, as a plain tensor. A collective."""
+    gather = getattr(tensor, "full_tensor", None)
+    return tensor if gather is None else gather()
+
+
+def whole_weights(policy: Policy, ranks: Ranks) -> dict[str, Tensor] | None:
+    """Weights by name as a file should hold them, on the first rank; None: just save the model."""
+    if not ranks.sharded:
+        return None
+    found = {}
+    for name, weight in policy.model.named_parameters():  # tied ones once, as files hold them
+        value = whole(weight.detach())
+        if ranks.main:
+            found[name] = value.cpu()
+    return found
+
+
+@torch.no_grad()
+def put_weights(model: Any, weights: dict[str, Tensor]) -> None:
+    """Whole weights by name into a model, sharded or not; tied ones are stored once."""
+    for name, weight in model.state_dict().items():
+        if name in weights:
+            weight.copy_(_like(weights[name], weight))
+
+
+def optimizer_state(model: Any, optimizer: torch.optim.Optimizer | None) -> dict[str, Any] | None:
+    """State by weight name, the same however many ranks there are. A collective."""
+    if optimizer is None or not optimizer.state:
+        return None
+    names = {id(weight): name for name, weight in model.named_parameters()}
+    state = {
+        names[id(weight)]: {
+            key: whole(value).cpu() if isinstance(value, Tensor) else value
+            for key, value in of.items()
+        }
+        for weight, of in optimizer.state.items()
+    }
+    return state
+
+
+def set_optimizer_state(
+    model: Any, optimizer: torch.optim.Optimizer, state: dict[str, Any] | None
+) -> None:
+    """What `optimizer_state` gave, back in its place."""
+    weights = dict(model.named_parameters())
+    for name, of in (state or {}).items():
+        weight = weights[name]
+        optimizer.state[weight] = {
+            key: value.to(weight.device) if value.dim() == 0 else _like(value, weight)
+            for key, value in of.items()
+        }
+
+
+def _like(value: Tensor, weight: Tensor) -> Tensor:
+    """A whole tensor, placed and divided as its weight is."""
+    mesh = getattr(weight, "device_mesh", None)
+    if mesh is None:
+        return value.to(weight.device)
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(value.to(weight.device), mesh, weight.placements)  # type: ignore
+
+
+def _flag(name: str, default: bool) -> bool:
+    return os.environ.get(name, str(default)).lower() in ("true", "1", "yes")

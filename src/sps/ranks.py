@@ -1,0 +1,156 @@
+"""This process among the others that run the same program, launched by accelerate.
+
+Every rank runs the whole loop and holds the same state; only work is divided. Problems to draw,
+answers to judge and rows to learn from are shared out, and what comes of them is gathered, so that
+all ranks take the same decisions. The first rank alone writes files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from sps.errors import RunFailed, UserError
+
+T = TypeVar("T")
+_PATIENCE = timedelta(hours=4)  # one rank's long answers may keep the others waiting
+_BUCKET = 2**26  # gradients summed in one message
+
+
+class Ranks:
+    """One process alone: everything is its own work."""
+
+    rank, size = 0, 1
+    sharded = False  # whether each rank holds only its part of the weights
+    accelerator: Any = None
+
+    @property
+    def main(self) -> bool:
+        """Whether this rank writes files and talks."""
+        return self.rank == 0
+
+    def mine(self, items: Sequence[T]) -> Sequence[T]:
+        """This rank's share of some work."""
+        return items[self.rank :: self.size]
+
+    def gather(self, items: list[T]) -> list[T]:
+        """The items of every rank, on every rank."""
+        return items
+
+    def tell(self, make: Callable[[], T]) -> T:
+        """What the first rank makes, on every rank; its error, too."""
+        return make()
+
+    def add(self, sums: dict[str, float]) -> dict[str, float]:
+        """Sums over all ranks, key by key."""
+        return sums
+
+    def most(self, count: int) -> int:
+        """The largest count of any rank."""
+        return count
+
+    def add_gradients(self, weights: Iterable[Any]) -> None:
+        """Sum the gradients of weights that every rank holds whole."""
+
+    def leave(self) -> None:
+        """The work is done."""
+
+
+ALONE = Ranks()
+
+
+class Together(Ranks):
+    """One of several processes."""
+
+    def __init__(self, accelerator: Any, sharded: bool = False):
+        self.accelerator, self.sharded = accelerator, sharded
+        self.rank, self.size = accelerator.process_index, accelerator.num_processes
+
+    def gather(self, items: list[T]) -> list[T]:
+        """Through accelerate, pickled."""
+        from accelerate.utils import gather_object
+
+        return gather_object(list(items))
+
+    def tell(self, make: Callable[[], T]) -> T:
+        """Through accelerate; the others wait."""
+        from accelerate.utils import broadcast_object_list
+
+        made: list[Any] = [None, None]
+        if self.main:
+            try:
+                made[0] = make()
+            except (UserError, RunFailed) as error:
+                made[1] = error
+        broadcast_object_list(made)
+        if made[1] is not None:
+            raise made[1] if self.main else type(made[1])("")  # said once
+        return made[0]
+
+    def add(self, sums: dict[str, float]) -> dict[str, float]:
+        """A rank that had no work has no keys."""
+        total: Counter[str] = Counter()
+        for part in self.gather([sums]):
+            for name, value in part.items():
+                total[name] += value  # type: ignore[assignment]
+        return dict(total)
+
+    def most(self, count: int) -> int:
+        """Of all ranks."""
+        return max(self.gather([count]))
+
+    def add_gradients(self, weights: Iterable[Any]) -> None:
+        """Once a step, after the last micro-batch, in a few large messages."""
+        if self.sharded:  # FSDP has done it, part by part, in the backward pass
+            return
+        bucket: list[Any] = []
+        for weight in weights:
+            if weight.grad is None:  # a rank may have had no row to learn from
+                weight.grad = weight.new_zeros(weight.shape)
+            bucket.append(weight.grad)
+            if sum(grad.numel() for grad in bucket) >= _BUCKET:
+                _add_together(bucket)
+                bucket = []
+        if bucket:
+            _add_together(bucket)
+
+    def leave(self) -> None:
+        """Part from the others in good order."""
+        self.accelerator.end_training()
+
+
+def join_ranks(device: str = "auto") -> Ranks:
+    """This process alone, or among those that `accelerate launch` has started."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return ALONE
+    import torch
+    from accelerate import Accelerator, InitProcessGroupKwargs
+
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED", "").lower() == "true":
+        raise UserError(
+            "DeepSpeed owns its optimizer, and SPS needs two over the same weights; shard with "
+            "FSDP2 instead, which needs as little memory: accelerate launch --config_file "
+            "launch/fsdp2.yaml"
+        )
+    sharded = os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true"
+    if sharded and os.environ.get("FSDP_VERSION", "1") != "2":
+        raise UserError("fsdp_version: 1 is not supported; set 2 in accelerate's configuration")
+    # Else transformers would load weights on the first rank alone; every rank shards its own.
+    os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
+    cpu = device == "cpu" or not torch.cuda.is_available()
+    waits = InitProcessGroupKwargs(timeout=_PATIENCE)
+    # Precision is the recipe's model.dtype, and sharding is done in policy/shard.py.
+    accelerator = Accelerator(cpu=cpu, mixed_precision="no", kwargs_handlers=[waits])
+    return Together(accelerator, sharded)
+
+
+def _add_together(grads: list[Any]) -> None:
+    import torch
+
+    flat = torch.cat([grad.flatten() for grad in grads])
+    torch.distributed.all_reduce(flat)
+    parts = flat.split([grad.numel() for grad in grads])
+    torch._foreach_copy_(grads, [p.view(g.shape) for p, g in zip(parts, grads, strict=True)])

@@ -1,0 +1,35 @@
+"""An engine over a whole copy of a model whose own weights are spread over the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from sps.rollout import RolloutEngine
+from sps.types import Completion, Request, Sampling
+
+
+class CopiedEngine:
+    """Gathers the weights, one after another, whenever they have changed."""
+
+    def __init__(self, engine: RolloutEngine, copy: Any):
+        self.engine, self.copy = engine, copy
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[Completion]:
+        """As the engine does; ranks need not call it together."""
+        return self.engine.generate(requests, sampling)
+
+    @torch.no_grad()
+    def load_weights(self, model: Any) -> None:
+        """Every rank must call this at the same time."""
+        pairs = zip(self.copy.parameters(), model.parameters(), strict=True)
+        for ours, theirs in pairs:
+            whole = getattr(theirs, "full_tensor", None)  # what a sharded weight has
+            ours.copy_(whole() if whole else theirs)
+        self.engine.load_weights(self.copy)
+
+    def close(self) -> None:
+        """Give back what the engine holds."""
+        self.engine.close()

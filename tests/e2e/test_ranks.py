@@ -1,0 +1,206 @@
+"""Two processes over gloo do what one does: RL, L2TE, IRL, checkpoint, resume, evaluation."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from sps.build import open_run
+from sps.config import load_recipe
+from sps.loop import train
+from sps.store.rollouts import RolloutStore
+from sps.track import read_records
+
+ROOT = Path(__file__).parents[2]
+# Seven problems for two ranks: shares are uneven, and so are their micro-batches.
+SMALL = {
+    "threads": 1,
+    "rl": {"steps": 4, "micro_tokens": 300},
+    "irl": {"every": 2, "steps": 2, "batch": 24},
+    "task": {"train": 48, "validation": 5, "test": 5},
+    "rollout": {"prompts": 7, "n": 4},
+    "evaluation": {"every": 2, "n": 4, "validation_n": 4},
+    "checkpoint": {"every": 2},
+}
+# Every collective that a plain run does not need: a sharded reference, likelihoods under the
+# reinforced policy, an optimizer that lives on; and DAPO's drawing again.
+HARD = {
+    "rl": {"algorithm": {"type": "grpo", "beta": 0.05}},
+    "irl": {"selector": {"under": "policy"}, "optimizer_state": "kept"},
+}
+DAPO = {"rl": {"algorithm": {"type": "dapo", "max_resample_times": 2}}}
+
+
+def write_recipe(folder: Path, name: str, *trees: dict) -> Path:
+    """The demo's SPS recipe with changes, as a file."""
+    tree: dict = {"extends": str(ROOT / "recipes/demo/countdown_sps.yaml"), "name": name}
+    for more in (SMALL, *trees):
+        for key, value in more.items():
+            tree[key] = tree.get(key, {}) | value if isinstance(value, dict) else value
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(tree))
+    return path
+
+
+def launch(*arguments: str, sharded: bool = False, **how) -> subprocess.Popen:
+    """`sps` on two ranks, as accelerate's launcher starts it."""
+    settings = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"} if sharded else {}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    return subprocess.Popen(
+        [*command, "-m", "sps", *arguments],
+        env=os.environ | settings | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        **how,
+    )
+
+
+def two_ranks(*arguments: str, sharded: bool = False) -> str:
+    """Its output, after it has ended well."""
+    process = launch(*arguments, sharded=sharded)
+    out, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, out
+    assert ("2 ranks, weights sharded" if sharded else "2 ranks, weights on every rank") in out
+    return out
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Runs of one process, in this one."""
+    folder = tmp_path_factory.mktemp("alone")
+    runs = {}
+
+    def run(name: str, *trees: dict) -> tuple[Path, Path]:
+        if name not in runs:
+            path = write_recipe(folder, name, *trees)
+            train(*open_run(load_recipe(path), folder / name))
+            runs[name] = path, folder / name
+        return runs[name]
+
+    threads = torch.get_num_threads()
+    yield run
+    torch.set_num_threads(threads)
+
+
+def weights(run: Path, step: int) -> dict[str, torch.Tensor]:
+    return load_file(run / "checkpoints" / f"step-{step:06d}" / "model.safetensors")
+
+
+def kept(run: Path) -> dict:
+    """Every rollout of the run, and whether L2TE kept it."""
+    rows = RolloutStore(run / "rollouts").read().to_pylist()
+    return {(r["step"], r["group"], r["sample"], *r["ids"]): r["kept"] for r in rows}
+
+
+def assert_same_run(one: Path, two: Path) -> None:
+    """Same rollouts kept, same record to 1e-4, same weights to a thousandth of the way moved."""
+    assert kept(one) == kept(two)
+    assert sum(kept(one).values()) > 20
+    records, others = read_records(one / "metrics.jsonl"), read_records(two / "metrics.jsonl")
+    assert [(r["kind"], r["step"]) for r in records] == [(r["kind"], r["step"]) for r in others]
+    compared = 0
+    for a, b in zip(records, others, strict=True):
+        names = ("loss", "grad_norm", "entropy", "reward", "kl", "relative_update", "kl_ref")
+        for name in set(names) & set(a):
+            # A loss is a difference of large terms: an absolute error is what it can be held to.
+            assert b[name] == pytest.approx(a[name], rel=1e-4, abs=1e-6), (a["kind"], name)
+            compared += 1
+        assert a.get("pass_at_k") == b.get("pass_at_k")
+    assert compared > 30
+    first, a, b = weights(one, 2), weights(one, 4), weights(two, 4)
+    assert a.keys() == b.keys()
+    apart = sum(float((a[k] - b[k]).square().sum()) for k in a) ** 0.5
+    moved = sum(float((a[k] - first[k]).square().sum()) for k in a) ** 0.5
+    assert moved > 0.01
+    assert apart < 1e-3 * moved
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "sharded"),
+    [("plain", {}, True), ("hard", HARD, True), ("hard", HARD, False), ("dapo", DAPO, False)],
+    ids=["fsdp2", "fsdp2-reference-kept-policy", "ddp-reference-kept-policy", "ddp-dapo"],
+)
+def test_two_ranks_are_one_process(alone, tmp_path, name, changes, sharded):
+    recipe, one = alone(name, changes)
+    two_ranks("train", str(recipe), "--out", str(tmp_path / "two"), sharded=sharded)
+    assert_same_run(one, tmp_path / "two")
+
+
+def test_ranks_resume_each_others_runs(alone, tmp_path):
+    """A run of one process that was cut after step 2 ends on two sharded ranks, as if never cut."""
+    recipe, one = alone("hard", HARD)
+    two = tmp_path / "two"
+    shutil.copytree(one, two)
+    shutil.rmtree(two / "checkpoints" / "step-000004")
+    out = two_ranks("train", str(recipe), "--out", str(two), "--resume", sharded=True)
+    assert "resumed after step 2" in out
+    assert_same_run(one, two)
+    # And back: the sharded ranks' last checkpoint is one that a single process can go on from.
+    states = [torch.load(run / "checkpoints/step-000004/trainer.pt") for run in (one, two)]
+    for name in ("optimizer", "irl_optimizer"):
+        a, b = (state[name] for state in states)
+        assert a.keys() == b.keys()
+        assert a
+        for weight in a:
+            assert a[weight]["step"] == b[weight]["step"]
+            torch.testing.assert_close(
+                a[weight]["exp_avg"], b[weight]["exp_avg"], rtol=1e-3, atol=1e-6
+            )
+
+
+def test_a_dead_rank_ends_the_job_and_the_rest_is_kept(alone, tmp_path):
+    recipe, one = alone("plain")
+    two = tmp_path / "two"
+    process = launch("train", str(recipe), "--out", str(two), start_new_session=True)
+    try:
+        checkpoint = two / "checkpoints" / "step-000002"
+        end = time.monotonic() + 120
+        while not checkpoint.exists() and time.monotonic() < end and process.poll() is None:
+            time.sleep(0.05)
+        assert checkpoint.exists()
+        os.kill(_rank_pid(process.pid, 1), signal.SIGKILL)
+        out, _ = process.communicate(timeout=120)  # not a hang
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode != 0
+    assert "rank      : 1" in out
+    assert "SIGKILL" in out
+    two_ranks("train", str(recipe), "--out", str(two), "--resume")
+    assert_same_run(one, two)
+
+
+def test_bad_input_is_said_once(alone):
+    recipe, one = alone("plain")
+    process = launch("train", str(recipe), "--out", str(one))
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert out.count("already holds a run") == 1
+    assert json.loads((one / "evals" / "test.json").read_text())
+
+
+def _rank_pid(launcher: int, rank: int) -> int:
+    """The process that the launcher started as this rank."""
+    for place in Path("/proc").iterdir():
+        if not place.name.isdigit():
+            continue
+        try:
+            parent = int(place.joinpath("stat").read_text().rpartition(")")[2].split()[1])
+            words = place.joinpath("environ").read_bytes().split(b"\0")
+        except (OSError, ValueError):
+            continue
+        if parent == launcher and f"RANK={rank}".encode() in words:
+            return int(place.name)
+    raise AssertionError("no such rank")
