@@ -1,5 +1,7 @@
 """vLLM colocated on a GPU: log-probabilities, weights, sleep. Runs as a script, too."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -88,8 +90,10 @@ def check(sleep):
     assert all(c.finished == (c.ids[-1] in policy.eos_ids) for c in out)
     engine.close()
     used = (held[1] - held[0]) / 2**30
-    print(f"sleep {sleep}: gap {first:.2g}, new weights {fresh:.2g}, native {native:.2g} nats; "
-          f"{used:.1f} GiB held between generations")  # fmt: skip
+    sys.stdout.write(
+        f"sleep {sleep}: gap {first:.2g}, new weights {fresh:.2g}, native {native:.2g} nats; "
+        f"{used:.1f} GiB held between generations\n"
+    )
     assert first < 0.03
     assert fresh < 0.03
     assert (used < 0.1 * held[1] / 2**30) == sleep

@@ -101,7 +101,7 @@ def gaps(policy, requests, out, temperature=1.0):
 def shown(name, gap_N, capsys):
     with capsys.disabled():
         mean, most = np.abs(gap_N).mean(), np.abs(gap_N).max()
-        print(f"\n{name}: mean {mean:.2g}, most {most:.2g} nats over {len(gap_N)} tokens")
+        sys.stdout.write(f"\n{name}: mean {mean:.2g}, most {most:.2g} nats, {len(gap_N)} tokens\n")
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
@@ -213,7 +213,7 @@ def test_a_whole_run_of_rl_and_irl(tmp_path, capsys):
         assert record["engine_weight"] == pytest.approx(1, abs=1e-4)
         assert record["engine_truncated"] == 0
     with capsys.disabled():
-        print("\nengine_gap of two steps:", [r["engine_gap"] for r in rl])
+        sys.stdout.write(f"\nengine_gap of two steps: {[r['engine_gap'] for r in rl]}\n")
     assert not [r for r in records if r["kind"] == "warning" and "gap_warn" in r["text"]]
 
 
@@ -270,7 +270,9 @@ def test_a_server_answers_with_the_trainers_logprobs(
     uneven = [*requests, Request(99, requests[0].prompt_ids, (3, 5))]
     for asked in (requests, uneven):
         out = list(engine.generate(asked, Sampling(8, 5)))
-        assert [(c.index, c.sample) for c in out] == [(r.index, s) for r in asked for s in r.samples]
+        assert [(c.index, c.sample) for c in out] == [
+            (r.index, s) for r in asked for s in r.samples
+        ]
         assert {c.finished for c in out} == {True, False}
         assert all(c.finished == (c.ids[-1] in policy.eos_ids) for c in out)
         gap_N = gaps(policy, asked, out)
@@ -287,5 +289,5 @@ def test_a_server_of_another_vocabulary_is_refused(server, policy, without_weigh
 
 
 def test_an_address_that_is_no_vllm_is_refused(server, policy, without_weights):
-    with pytest.raises(UserError, match="rollout.vllm.server: no vLLM server at"):
+    with pytest.raises(UserError, match=r"rollout\.vllm\.server: no vLLM server at"):
         VllmEngine(policy, Vllm(mode="server", server=f"{server}/nothing"))

@@ -84,7 +84,9 @@ def rl_step(parts: Parts, step: int, groups: Sequence[Group]) -> Metrics:
 
     def part_loss(rows: Rows, new_BT: Tensor, entropy_BT: Tensor) -> tuple[Tensor, dict]:
         which = used[rows.which_B]
-        old_BT, correct_BT, gaps = _against_engine(parts, [rollouts[i] for i in which], rows, new_BT)
+        old_BT, correct_BT, gaps = _against_engine(
+            parts, [rollouts[i] for i in which], rows, new_BT
+        )
         terms = Terms(
             new_BT,
             old_BT,

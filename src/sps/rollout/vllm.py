@@ -30,7 +30,7 @@ from sps.types import Completion, Request, Sampling
 _WAIT = 120.0  # seconds for a server to come up
 _MOST_ROWS = 4096  # tokens the bridge lets vLLM run at once: sequences cannot be more
 _COMMAND = (
-    "VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --weight-transfer-config '{\"backend\": \"nccl\"}' "
+    'VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --weight-transfer-config \'{"backend": "nccl"}\' '
     "--logprobs-mode processed_logprobs"
 )
 
@@ -80,9 +80,7 @@ class VllmEngine:
         prompts, group = self._agree(prompts, {len(r.samples) for r in requests} - {0})
         if not prompts:
             return
-        if self._vllm is None:
-            self._start()
-        vllm = self._vllm
+        vllm = self._vllm or self._start()
         vllm.model = self.model
         vllm.max_completion_length, vllm.temperature = sampling.max_new_tokens, sampling.temperature
         vllm.top_p, vllm.top_k = sampling.top_p, sampling.top_k
@@ -119,7 +117,7 @@ class VllmEngine:
         group = next(iter(sizes)) if self.settings.mode == "server" and len(sizes) == 1 else 1
         return prompts + [[self.policy.eos_ids[0]]] * (count - len(prompts)), group
 
-    def _start(self) -> None:
+    def _start(self) -> Any:
         how, model = self.settings, self.model
         if how.mode == "server":
             _await(how.server)
@@ -152,13 +150,14 @@ class VllmEngine:
                 raise UserError(f"rollout.vllm: vLLM cannot start: {_first(error)}") from error
         if how.mode == "server" and self.accelerator.is_main_process:
             self._check_server()
+        return self._vllm
 
     def _check(self) -> None:
         how = self.settings
         if getattr(self.model, "_hf_peft_config_loaded", False):
             raise UserError(
-                "model.lora: the vLLM engine takes whole weights, not adapters; use rollout.engine: "
-                "native, or train without lora"
+                "model.lora: the vLLM engine takes whole weights, not adapters; use "
+                "rollout.engine: native, or train without lora"
             )
         if how.mode == "server" and self.on_cpu:
             raise UserError(
@@ -169,7 +168,7 @@ class VllmEngine:
             raise UserError("rollout.vllm.sleep: vLLM sleeps on a GPU alone; set it to false")
 
     def _check_server(self) -> None:
-        """A server is started by hand: with this model, and giving the log-probabilities we need."""
+        """A server is started by hand: is it with this model, and the right log-probabilities?"""
         client, last = self._vllm.vllm_client, self.model.config.vocab_size - 1
         if client.get_server_info()["model_config"]["logprobs_mode"] != "processed_logprobs":
             raise UserError(
@@ -189,7 +188,7 @@ class VllmEngine:
 def _bridge() -> Any:
     """TRL's module, with vLLM behind it."""
     try:
-        import vllm  # noqa: F401  # pyrefly: ignore[missing-import]
+        import vllm  # noqa: F401
         from trl.generation import vllm_generation
     except ImportError as error:
         raise UserError(
@@ -213,10 +212,8 @@ def _plain_linear(model: Any) -> Iterator[None]:
 
     Without this a sync fails, or leaves a tied output layer as it was.
     """
-    from vllm.model_executor.layers import utils  # pyrefly: ignore[missing-import]
-    from vllm.v1.attention.backends.cpu_attn import (  # pyrefly: ignore[missing-import]
-        CPUAttentionBackend,
-    )
+    from vllm.model_executor.layers import utils
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
     config = model.config
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads

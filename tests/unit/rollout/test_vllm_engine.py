@@ -165,7 +165,10 @@ def test_a_token_without_a_logprob_ends_the_run(make, monkeypatch):
         ({"model": {"_hf_peft_config_loaded": True}}, "model.lora"),
         ({"mode": "server", "device": "cpu"}, "rollout.vllm.mode"),
         ({"sleep": True, "device": "cpu"}, "rollout.vllm.sleep"),
-        ({"mode": "server", "vocabulary": 51}, "rollout.vllm.server: theirs does not take token 50"),
+        (
+            {"mode": "server", "vocabulary": 51},
+            "rollout.vllm.server: theirs does not take token 50",
+        ),
     ],
 )
 def test_what_cannot_work_is_said_with_its_key(make, arguments, key):
