@@ -68,9 +68,10 @@ class VllmEngine:
             if self.accelerator.is_main_process:
                 vllm.vllm_client.close_communicator()
         elif self.accelerator.num_processes == 1:
-            vllm.llm.llm_engine.engine_core.shutdown()
             from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
+            vllm.llm.llm_engine.engine_core.shutdown()
+            del vllm.llm  # else its memory is still held when the rest is collected
             cleanup_dist_env_and_memory()
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[Completion]:
@@ -85,6 +86,8 @@ class VllmEngine:
         vllm.max_completion_length, vllm.temperature = sampling.max_new_tokens, sampling.temperature
         vllm.top_p, vllm.top_k = sampling.top_p, sampling.top_k
         if self._stale:
+            if any(hasattr(weight, "full_tensor") for weight in self.model.parameters()):
+                vllm._dist.fsdp_version = 2  # accelerate did not shard them, and so did not tell it
             vllm.sync_weights()
             self._stale = False
         _, ids, logprobs, _ = vllm.generate(prompts, None, group)

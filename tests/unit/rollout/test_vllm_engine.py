@@ -54,6 +54,7 @@ def make(monkeypatch):
     def _make(mode="colocate", device="cuda", processes=1, vocabulary=50, **more):
         model = SimpleNamespace(
             dtype="torch.float32",
+            parameters=list,
             name_or_path="a/b",
             config=SimpleNamespace(vocab_size=vocabulary),
             **more.pop("model", {}),
