@@ -217,6 +217,31 @@ def test_a_whole_run_of_rl_and_irl(tmp_path, capsys):
     assert not [r for r in records if r["kind"] == "warning" and "gap_warn" in r["text"]]
 
 
+@pytest.mark.parametrize("how", ["tensor_parallel", "sharded"])
+def test_two_ranks_draw_and_learn_together(how, tmp_path):
+    """Three problems for two ranks: one of them makes up what it lacks."""
+    path = tmp_path / "recipe.yaml"
+    vllm = {"memory": 0.25, "tensor_parallel": 2 if how == "tensor_parallel" else 1}
+    path.write_text(dump_recipe(recipe_of(engine="vllm", prompts=3, vllm=vllm)))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    command += ["-m", "sps", "train", str(path), "--out", str(tmp_path / "run")]
+    sharded = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"} if how == "sharded" else {}
+    environment = plain_environment(OMP_NUM_THREADS="1", ACCELERATE_USE_CPU="true", **sharded)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = [r for r in read_records(tmp_path / "run" / "metrics.jsonl") if r["kind"] == "rl"]
+    assert [r["groups"] for r in records] == [3, 3]
+    # The second step's rollouts are of the weights after the first: they were sent.
+    assert all(r["engine_gap"] < 1e-4 for r in records if r["used"])
+    assert records[1]["used"]
+
+
+def plain_environment(**more):
+    """Without what a colocated vLLM has set in this process."""
+    ours = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    return {name: value for name, value in os.environ.items() if name not in ours} | more
+
+
 def _free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -232,9 +257,7 @@ def server(policy, tmp_path_factory):
     command += ["--model", policy.source, "--port", str(port), "--dtype", "float32"]
     command += ["--logprobs-mode", "processed_logprobs", "--weight-transfer-config", transfer]
     command += ["--enforce-eager", "--gpu-memory-utilization", "0.3", "--max-num-seqs", "64"]
-    environment = {**os.environ, "VLLM_SERVER_DEV_MODE": "1"}
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-        environment.pop(name, None)  # of the colocated engine
+    environment = plain_environment(VLLM_SERVER_DEV_MODE="1")
     with log.open("w") as out:
         process = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
     try:
