@@ -66,6 +66,18 @@ def make_parts(model, folder: Path, prompt: int, new: int, micro_tokens: int) ->
     return parts
 
 
+def sync_seconds(parts: Parts) -> float:
+    """Median time for the engine to follow the trainer's weights."""
+    seconds = []
+    for _ in range(10):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        parts.engine.load_weights(parts.policy.model)
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
+    return float(np.median(seconds))
+
+
 def measure(
     name: str, shape: dict, prompt: int, new: int, steps: int, micro: int, compiled: bool
 ) -> dict:
@@ -89,6 +101,7 @@ def measure(
         irl = list(irl_phase(parts, Phase(1, 1, steps, irl=True)))
         torch.cuda.synchronize()
         irl_seconds = time.perf_counter() - began
+        sync = sync_seconds(parts)
     step = float(np.median(whole))
     out = {
         "what": name,
@@ -98,6 +111,7 @@ def measure(
         "irl_phase": irl_seconds,
         "irl_rollouts": irl[0]["kept"],
         "irl_share_at_188_steps": irl_seconds / (188 * step + irl_seconds),
+        "weight_sync": sync,
         "peak_gib": max(peaks),
         "steps": len(whole),
     }

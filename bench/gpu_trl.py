@@ -1,4 +1,7 @@
-"""RL steps of TRL's GRPOTrainer on the same work as bench/gpu_step.py, with and without vLLM."""
+"""RL steps of TRL's GRPOTrainer on the same work as bench/gpu_step.py, with and without vLLM.
+
+python -m bench.gpu_trl smollm2|qwen vllm|plain STEPS
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from bench.gpu_rollout import SMOLLM2, build
+from bench.gpu_rollout import QWEN15, SMOLLM2, build
+
+# shape, prompt tokens, new tokens, sequences in a pass (Qwen's logits of 128 would not fit)
+WORK = {"smollm2": (SMOLLM2, 100, 256, 128), "qwen": (QWEN15, 200, 512, 32)}
 
 
 class Clock(TrainerCallback):
@@ -36,10 +42,11 @@ class Clock(TrainerCallback):
         self.seconds.append(time.perf_counter() - self.began)
 
 
-def measure(vllm: bool, steps: int, prompt: int = 100, new: int = 256) -> None:
+def measure(name: str, vllm: bool, steps: int) -> None:
     """Median seconds of a step after two of warm-up."""
-    model = build(SMOLLM2).to(torch.bfloat16)
-    core = Tokenizer(WordLevel({f"w{i}": i for i in range(49152)}, unk_token="w0"))
+    shape, prompt, new, at_once = WORK[name]
+    model = build(shape).to(torch.bfloat16)
+    core = Tokenizer(WordLevel({f"w{i}": i for i in range(shape["vocab_size"])}, unk_token="w0"))
     core.pre_tokenizer = WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, pad_token="w0", eos_token="w1")
     rng = np.random.default_rng(0)
@@ -50,7 +57,8 @@ def measure(vllm: bool, steps: int, prompt: int = 100, new: int = 256) -> None:
         tokenizer.save_pretrained(f"{folder}/model")
         settings = GRPOConfig(
             output_dir=f"{folder}/out",
-            per_device_train_batch_size=128,
+            per_device_train_batch_size=at_once,
+            gradient_accumulation_steps=128 // at_once,
             num_generations=8,
             max_completion_length=new,
             learning_rate=5e-7,
@@ -78,7 +86,7 @@ def measure(vllm: bool, steps: int, prompt: int = 100, new: int = 256) -> None:
         began = time.perf_counter()
         trainer.train()
         whole = time.perf_counter() - began
-    name = "TRL with vLLM colocated" if vllm else "TRL without vLLM"
+    name += ", TRL with vLLM colocated" if vllm else ", TRL without vLLM"
     gib = torch.cuda.max_memory_allocated() / 2**30
     rest = clock.seconds[2:] or clock.seconds[1:]
     out = {"what": name, "step": float(np.median(rest)), "steps": len(rest), "peak_gib": gib}
@@ -86,4 +94,4 @@ def measure(vllm: bool, steps: int, prompt: int = 100, new: int = 256) -> None:
 
 
 if __name__ == "__main__":
-    measure(vllm=sys.argv[1] == "vllm", steps=int(sys.argv[2]))
+    measure(sys.argv[1], vllm=sys.argv[2] == "vllm", steps=int(sys.argv[3]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -178,15 +179,41 @@ def watch(
     watch_command(run, port, browser)
 
 
+class Sharding(StrEnum):
+    """Where weights, gradients and optimizer are: on every GPU, or divided over them."""
+
+    auto = "auto"
+    replicated = "replicated"
+    fsdp2 = "fsdp2"
+
+
+class Engine(StrEnum):
+    """What draws rollouts."""
+
+    native = "native"
+    vllm = "vllm"
+
+
 @app.command()
 def doctor(
     recipe: Annotated[Path | None, typer.Argument(help="A recipe to examine; none is run.")] = None,
+    gpus: Annotated[
+        int | None, typer.Option(min=1, help="Default: those of this machine, or 1.")
+    ] = None,
+    gpu_memory: Annotated[
+        float | None, typer.Option(min=1, help="GiB of each. Default: this machine's, or 139.")
+    ] = None,
+    sharding: Annotated[Sharding, typer.Option(help="auto shows both.")] = Sharding.auto,
+    engine: Annotated[Engine | None, typer.Option(help="Default: the recipe's.")] = None,
+    table: Annotated[
+        bool, typer.Option("--table", help="Larger models on 8, 16 and 32 GPUs, as Markdown.")
+    ] = False,
     overrides: Set = None,
 ) -> None:
-    """What is installed, what a recipe needs (memory, time), what would fail."""
+    """What is installed, what a recipe needs (memory, time), what would fail; 2: does not fit."""
     from sps.commands import run_doctor
 
-    run_doctor(recipe, overrides or [])
+    run_doctor(recipe, overrides or [], gpus, gpu_memory, sharding, engine, table)
 
 
 def main() -> None:

@@ -59,6 +59,7 @@ def run_compare(
     """Run, show, and write results.json and report.html."""
     recipes = _named([load_recipe(path, overrides) for path in paths])
     extras = _extras(next(iter(recipes)), recipes, early, hot)
+    _refuse_too_large(list(recipes.values()))
     _base(recipes)
     jobs = plan(recipes, seeds, out, extras, threads=1)
     _writable(out)
@@ -75,6 +76,7 @@ def run_compare(
 def run_train(path: Path, out: Path | None, resume: bool, overrides: list[str]) -> None:
     """One run, its progress, and its test scores."""
     recipe = load_recipe(path, overrides)
+    _refuse_too_large([recipe])
     folder = out or Path("runs") / recipe.name
     ranks = join_ranks(recipe.model.device)
     if ranks.main:
@@ -144,13 +146,35 @@ def run_eval(
     )
 
 
-def run_doctor(path: Path | None, overrides: list[str]) -> None:
-    """The machine, and the recipe if there is one."""
-    from sps.doctor import environment, examine
+def run_doctor(
+    path: Path | None,
+    overrides: list[str],
+    gpus: int | None,
+    memory: float | None,
+    sharding: str,
+    engine: str | None,
+    table: bool,
+) -> None:
+    """The machine, and the recipe if there is one; an error where it cannot fit."""
+    from sps import doctor
 
-    recipe = load_recipe(path, overrides) if path else None
-    for line in [*environment(), *(examine(recipe) if recipe else [])]:
-        console.print(line, highlight=False, markup=False)
+    if path is None:
+        if table:
+            raise UserError("--table: give a recipe, for example recipes/paper/sps.yaml")
+        _say(doctor.environment())
+        return
+    recipe = load_recipe(path, overrides)
+    if table:
+        _say(doctor.table(recipe))
+        return
+    machine = doctor.this_machine(gpus, memory)
+    _say([*doctor.environment(), *doctor.examine(recipe, machine, sharding, engine)])
+    doctor.verdict(recipe, machine, sharding, engine)
+
+
+def _say(lines: list[str]) -> None:
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def recipes_folder() -> Path:
@@ -240,6 +264,15 @@ def _base(recipes: dict[str, Recipe]) -> None:
                     f"making the base policy: step {step}/{of}, loss {loss:.3f}"
                 ),
             )
+
+
+def _refuse_too_large(recipes: list[Recipe]) -> None:
+    """Before anything is downloaded."""
+    for recipe in recipes:
+        if recipe.model.path is not None:
+            from sps.doctor import refuse_too_large
+
+            refuse_too_large(recipe)
 
 
 def _writable(out: Path) -> None:

@@ -1,112 +1,62 @@
-"""What is installed, what a recipe needs, and what would fail: before anything is downloaded.
-
-The arithmetic is for one process on one GPU. Its constants come from two measured runs
-(docs/results.md): bytes of activations a token and layer, the latency of a decode step's layer, and
-the share of the peak rate that the update reaches.
-"""
+"""What is installed, what a recipe needs, and what would fail: before anything is downloaded."""
 
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import platform
 import shutil
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sps.config import Recipe
+from sps.data.load import READERS
 from sps.errors import UserError
+from sps.estimate import (
+    GIB,
+    NODE,
+    SHAPES,
+    Needs,
+    Plan,
+    Shape,
+    floor,
+    impossible,
+    lighter,
+    needs,
+    plan_of,
+    remedies,
+)
 
-GIB = 2**30
+H200 = 139.0  # GiB that torch finds on one: assumed where there is no GPU and none is stated
 EXTRAS = {
     "gguf": "gguf", "datasets": "hub", "peft": "lora", "reasoning_gym": "gym", "kaleido": "plots",
-    "vllm": "vllm",
+    "vllm": "vllm", "trackio": "track", "wandb": "track", "tensorboard": "track",
 }  # fmt: skip
-# layers, hidden, heads, key/value heads, width of a head, feed-forward, vocabulary, tied
-SHAPES = {
-    "Qwen/Qwen2.5-Math-1.5B": (28, 1536, 12, 2, 128, 8960, 151936, True),
-    "Qwen/Qwen2.5-Math-7B": (28, 3584, 28, 4, 128, 18944, 152064, False),
-    "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": (28, 1536, 12, 2, 128, 8960, 151936, False),
-    "HuggingFaceTB/SmolLM2-135M-Instruct": (30, 576, 9, 3, 64, 1536, 49152, True),
-}
-_PROMPT = 200  # tokens of a prompt, where the recipe does not tell
-_HIDDEN, _FF = 21.3, 5.8  # bytes of activations a token and layer, by hidden and feed-forward size
-_LAYER = 45e-6  # seconds of a decode step's layer, at the least
-_BANDWIDTH, _RATE, _REACHED = 4.26e12, 990e12, 0.30  # of an H200: bytes/s, FLOP/s, share reached
+_SIDES = {"replicated": [False], "fsdp2": [True], "auto": [False, True]}
+_VLLM = ("vLLM's weights", "cache of the rollouts", "vLLM's work")
+_PASS = ("gradients", "activations", "gathered layers", "output layer", "messages")
+_TABLE = ("Qwen/Qwen2.5-Math-1.5B", "Qwen/Qwen2.5-Math-7B", "Qwen/Qwen2.5-32B")
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What memory and time depend on."""
+class Machine:
+    """The GPUs that a recipe is held against."""
 
-    layers: int
-    hidden: int
-    heads: int
-    shared: int
-    width: int
-    ff: int
-    vocabulary: int
-    tied: bool
-
-    @property
-    def weights(self) -> int:
-        """Parameters of a Llama-like decoder of this shape."""
-        attention = self.hidden * self.width * (2 * self.heads + 2 * self.shared)
-        layer = attention + 3 * self.hidden * self.ff + 2 * self.hidden
-        return self.layers * layer + self.vocabulary * self.hidden * (1 if self.tied else 2)
-
-    @property
-    def cache_bytes(self) -> int:
-        """Keys and values of one token in bf16."""
-        return self.layers * self.shared * self.width * 2 * 2
+    gpus: int
+    gib: float  # memory of each
+    known: bool  # False: assumed, since there is none here and none was stated
 
 
-@dataclass(frozen=True)
-class Needs:
-    """Bytes on the GPU and seconds a step."""
+def this_machine(gpus: int | None = None, gib: float | None = None) -> Machine:
+    """What is here, unless it is stated."""
+    import torch
 
-    parts: dict[str, float]
-    rollouts: float
-    update: float
-
-    @property
-    def total(self) -> float:
-        """All parts: none is given back while another is needed."""
-        return sum(self.parts.values())
-
-
-def needs(recipe: Recipe, shape: Shape, prompt: int = _PROMPT) -> Needs:
-    """Memory and time of an RL step in bf16 on one GPU."""
-    rollout, count = recipe.rollout, shape.weights
-    rows = rollout.prompts * rollout.n * recipe.rl.algorithm.steps_per_generation
-    at_once = min(rows, rollout.max_rows)
-    length = prompt + rollout.max_new_tokens
-    trained = count if recipe.model.lora is None else 0
-    tokens = min(recipe.rl.micro_tokens, rows * length)
-    layer = tokens * (_HIDDEN * shape.hidden + _FF * shape.ff)
-    kept = tokens * 4 * shape.hidden * shape.layers + layer
-    activations = kept if recipe.model.checkpointing else layer * shape.layers
-    parts = {
-        "weights, float32": 4 * count,
-        "gradients": 4 * trained,
-        "optimizer": 8 * trained,
-        "the engine's bf16 copy": 2 * count,
-        "reference policy": 4 * count if recipe.rl.algorithm.beta > 0 else 0,
-        "activations": activations,
-        "output layer": 2 * 2**29 + 6 * shape.vocabulary * shape.hidden,
-        "cache of the rollouts": at_once * length * shape.cache_bytes,
-    }
-    step = (
-        shape.layers * _LAYER + (2 * count + at_once * length / 2 * shape.cache_bytes) / _BANDWIDTH
-    )
-    waves = -(-rows // at_once)
-    flops = (8 if recipe.model.checkpointing else 6) * count * rows * length
-    share = recipe.rl.algorithm.steps_per_generation
-    return Needs(
-        {name: float(size) for name, size in parts.items() if size},
-        waves * rollout.max_new_tokens * step / share,
-        flops / (_RATE * _REACHED) / share,
-    )
+    here = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    found = torch.cuda.get_device_properties(0).total_memory / GIB if here else None
+    known = gib is not None or found is not None
+    return Machine(gpus or here or 1, gib or found or H200, known)
 
 
 def shape_of(path: str) -> Shape | None:
@@ -117,18 +67,21 @@ def shape_of(path: str) -> Shape | None:
         return None
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(path)
-    heads = config.num_attention_heads
-    return Shape(
-        config.num_hidden_layers,
-        config.hidden_size,
-        heads,
-        getattr(config, "num_key_value_heads", None) or heads,
-        getattr(config, "head_dim", None) or config.hidden_size // heads,
-        config.intermediate_size,
-        config.vocab_size,
-        bool(config.tie_word_embeddings),
-    )
+    try:
+        config = AutoConfig.from_pretrained(path)
+        heads = config.num_attention_heads
+        return Shape(
+            config.num_hidden_layers,
+            config.hidden_size,
+            heads,
+            getattr(config, "num_key_value_heads", None) or heads,
+            getattr(config, "head_dim", None) or config.hidden_size // heads,
+            config.intermediate_size,
+            config.vocab_size,
+            bool(config.tie_word_embeddings),
+        )
+    except (AttributeError, ValueError, OSError):  # no Llama-like decoder: loading it will tell
+        return None
 
 
 def environment() -> list[str]:
@@ -149,59 +102,239 @@ def environment() -> list[str]:
     else:
         lines.append("no GPU: the embedded policy and small models run; others are slow")
     lines.append(f"{shutil.disk_usage('.').free / GIB:.0f} GiB of disk free here")
-    for module, extra in EXTRAS.items():
-        if importlib.util.find_spec(module) is None:
-            lines.append(f"not installed: {module}; for it: pip install 'sps[{extra}]'")
+    absent = [name for name in EXTRAS if importlib.util.find_spec(name) is None]
+    if absent:
+        extras = ",".join(sorted({EXTRAS[name] for name in absent}))
+        lines.append(f"not installed: {', '.join(absent)}; for all: pip install 'sps[{extras}]'")
     return lines
 
 
-def examine(recipe: Recipe) -> list[str]:
-    """What the recipe needs, and what to change where it cannot work."""
+def missing(recipe: Recipe, engine: str | None = None) -> list[str]:
+    """Packages that this recipe needs and that are not installed here."""
+    task, path = recipe.task, recipe.model.path or ""
+    data = getattr(task, "data", None)
+    from_hub = data is not None and not _is_file(data)
+    tests = bool(getattr(task, "benchmarks", ())) and getattr(task, "data_dir", None) is None
+    wanted = {
+        "vllm": (engine or recipe.rollout.engine) == "vllm",
+        "peft": recipe.model.lora is not None,
+        "gguf": recipe.model.gguf is not None or path.endswith(".gguf"),
+        "datasets": from_hub or tests,
+        "reasoning_gym": task.type == "gym",
+        str(recipe.track): recipe.track is not None,
+    }
+    names = [name for name, need in wanted.items() if need]
+    return [
+        f"this recipe needs {name}, which is not installed: pip install 'sps[{EXTRAS[name]}]'"
+        for name in names
+        if importlib.util.find_spec(name) is None
+    ]
+
+
+def examine(
+    recipe: Recipe, machine: Machine, sharding: str = "auto", engine: str | None = None
+) -> list[str]:
+    """What the recipe needs on these GPUs, which ways fit, and which of them is advised."""
+    lines = missing(recipe, engine)
     if recipe.model.path is None:
-        return ["the embedded policy: any machine will do"]
+        return [*lines, "the embedded policy: any machine will do"]
     shape = shape_of(recipe.model.path)
     if shape is None:
         text = (
             f"{recipe.model.path}: its shape is not known here; download it first for an estimate"
         )
-        return [text, *_data(recipe)]
-    found = needs(recipe, shape)
-    lines = [f"{recipe.model.path}: {shape.weights / 1e9:.2f} billion weights; on one GPU in bf16:"]
-    lines += [f"  {size / GIB:7.1f} GiB  {name}" for name, size in found.parts.items()]
-    lines.append(f"  {found.total / GIB:7.1f} GiB  in all")
-    seconds = found.rollouts + found.update
+        return [*lines, text, *_data(recipe)]
+    found = _ways(recipe, shape, machine, sharding, engine)
+    many = f"{machine.gpus} GPUs" if machine.gpus > 1 else "one GPU"
+    assumed = "" if machine.known else ", an H200: there is none here, and --gpu-memory is not set"
     lines.append(
-        f"a step on an H200: {seconds:.2f} s (rollouts {found.rollouts:.2f}, update "
-        f"{found.update:.2f}); {recipe.rl.steps} steps: {recipe.rl.steps * seconds / 3600:.1f} h"
+        f"{recipe.model.path}: {shape.weights / 1e9:.2f} billion weights; on {many} of "
+        f"{machine.gib:.0f} GiB in bf16{assumed}"
     )
-    return [*lines, *_advice(recipe, found), *_data(recipe)]
+    for plan, need in found:
+        lines += _account(recipe, plan, need, machine)
+        lines += _vllm_memory(recipe, plan, shape, machine)
+    return [*lines, *_advice(recipe, machine, found), *_data(recipe)]
 
 
-def _advice(recipe: Recipe, found: Needs) -> list[str]:
-    import torch
+def verdict(
+    recipe: Recipe, machine: Machine, sharding: str = "auto", engine: str | None = None
+) -> None:
+    """Raise where nothing fits into GPUs that are here or were stated; say what would."""
+    shape = shape_of(recipe.model.path) if recipe.model.path else None
+    if shape is None or not machine.known:
+        return
+    found = _ways(recipe, shape, machine, sharding, engine)
+    memory = machine.gib * GIB
+    if any(need.fits(memory) for _, need in found):
+        return
+    plan, need = min(found, key=lambda pair: pair[1].total)
+    fixes = " | ".join(remedies(recipe, shape, plan, memory)) or "larger GPUs"
+    raise UserError(
+        f"{recipe.model.path} does not fit into {machine.gpus} x {machine.gib:.0f} GiB: it needs "
+        f"{need.total / GIB:.0f} GiB a GPU ({plan.name}). It would fit with: {fixes}"
+    )
 
-    memory = 0
-    if torch.cuda.is_available():
+
+def refuse_too_large(recipe: Recipe, memory: float | None = None) -> None:
+    """Stop a run whose weights, gradients and optimizer alone exceed the GPU it would start on.
+
+    `memory` in bytes is this GPU's where it is not given; without a GPU nothing is refused.
+    """
+    if recipe.model.path is None or recipe.model.device == "cpu" or _on("FSDP_OFFLOAD_PARAMS"):
+        return
+    if memory is None:
+        import torch
+
+        if not torch.cuda.is_available():
+            return
         memory = torch.cuda.get_device_properties(0).total_memory
-    said = []
+    shape = shape_of(recipe.model.path)
+    if shape is None:
+        return
+    ways = int(os.environ.get("WORLD_SIZE", "1")) if _on("ACCELERATE_USE_FSDP") else 1
+    least = floor(recipe, shape, ways)
+    if least > memory:
+        over = f"divided over {ways} GPUs " if ways > 1 else ""
+        adapters = "" if recipe.model.lora is not None else ", or train adapters (model.lora: {})"
+        raise UserError(
+            f"model.path: {recipe.model.path} cannot be trained here: weights, gradients and "
+            f"optimizer {over}take {least / GIB:.0f} GiB, the GPU has {memory / GIB:.0f}. Divide "
+            f"them over {'more' if ways > 1 else 'several'} GPUs with accelerate launch "
+            f"--config_file launch/fsdp2.yaml{adapters}; `sps doctor` with --gpus says how many"
+        )
+
+
+def table(recipe: Recipe) -> list[str]:
+    """The table of docs/scaling.md: the recipe with larger models on more GPUs."""
+    lines = [
+        "| model | GPUs | replicated | fsdp2 | fsdp2, vLLM over 8 | of 80 GiB | of 139 GiB |",
+        "| --- | ---: | ---: | ---: | ---: | --- | --- |",
+    ]
+    for path in _TABLE:
+        shape = Shape(*SHAPES[path])
+        for gpus in (8, 16, 32):
+            plans = [Plan(gpus), Plan(gpus, True), Plan(gpus, True, "vllm", NODE)]
+            found = [(plan, needs(recipe, shape, plan=plan)) for plan in plans]
+            cells = [f"{need.total / GIB:.0f}" for _, need in found]
+            cells += [_choice(recipe, shape, found, gib) for gib in (80, H200)]
+            lines.append(f"| {path.split('/')[1]} | {gpus} | {' | '.join(cells)} |")
+    return lines
+
+
+def _choice(recipe: Recipe, shape: Shape, found: list[tuple[Plan, Needs]], gib: float) -> str:
+    best = _best(found, gib)
+    if best:
+        return f"{best[0].name}: {best[1].seconds:.0f} s"
+    for plan, _ in found:
+        more = lighter(recipe, shape, plan, gib * GIB)
+        if more:
+            return f"{plan.name}, with {more}"
+    return "does not fit"
+
+
+def _ways(
+    recipe: Recipe, shape: Shape, machine: Machine, sharding: str, engine: str | None
+) -> list[tuple[Plan, Needs]]:
+    """The plans that are asked for and can be run; sharding over one GPU is none."""
+    plans = [
+        plan_of(recipe, machine.gpus, sharded, engine)
+        for sharded in _SIDES[sharding]
+        if machine.gpus > 1 or not sharded or sharding == "fsdp2"
+    ]
+    found = [plan for plan in plans if impossible(recipe, plan) is None]
+    if not found:
+        raise UserError(f"model.lora: {impossible(recipe, plans[0])}; use --sharding replicated "
+                        "and the native engine")  # fmt: skip
+    return [(plan, _vllm_takes_its_share(recipe, plan, shape, machine)) for plan in found]
+
+
+def _vllm_takes_its_share(recipe: Recipe, plan: Plan, shape: Shape, machine: Machine) -> Needs:
+    """vLLM takes the whole of rollout.vllm.memory, also where it needs less; a server takes none
+    of it here, and one that sleeps gives it back for the update."""
+    need = needs(recipe, shape, plan=plan)
+    settings = getattr(recipe.rollout, "vllm", None)
+    if plan.engine != "vllm" or settings is None:
+        return need
+    parts = {name: size for name, size in need.parts.items() if name not in _VLLM}
+    taken = max(settings.memory * machine.gib * GIB, _of_vllm(need))
+    if settings.mode == "server":
+        taken = 0.0
+    elif settings.sleep:
+        taken = max(0.0, taken - sum(parts.get(name, 0.0) for name in _PASS))
+    return replace(need, parts=parts | ({"vLLM's share": taken} if taken else {}))
+
+
+def _of_vllm(need: Needs) -> float:
+    return sum(need.parts.get(name, 0.0) for name in _VLLM)
+
+
+def _vllm_memory(recipe: Recipe, plan: Plan, shape: Shape, machine: Machine) -> list[str]:
+    """The share of a GPU that vLLM has to be given, where it is given less."""
+    settings = getattr(recipe.rollout, "vllm", None)
+    if plan.engine != "vllm" or getattr(settings, "mode", "") == "server":
+        return []
+    share = math.ceil(100 * _of_vllm(needs(recipe, shape, plan=plan)) / (machine.gib * GIB)) / 100
+    if share <= getattr(settings, "memory", 0):
+        return []
+    return [f"rollout.vllm.memory: {share:g} at the least, for weights and rows"]
+
+
+def _best(found: list[tuple[Plan, Needs]], gib: float) -> tuple[Plan, Needs] | None:
+    """The fastest that fits."""
+    fitting = [pair for pair in found if pair[1].fits(gib * GIB)]
+    return min(fitting, key=lambda pair: pair[1].seconds, default=None)
+
+
+def _account(recipe: Recipe, plan: Plan, need: Needs, machine: Machine) -> Iterator[str]:
+    yield f"{plan.name}:"
+    for name, size in need.parts.items():
+        yield f"  {size / GIB:7.1f} GiB  {name}"
+    fits = "fits" if need.fits(machine.gib * GIB) else "does not fit"
+    yield f"  {need.total / GIB:7.1f} GiB  in all: {fits}"
+    hours = recipe.rl.steps * need.seconds / 3600
+    traffic = f", between GPUs {need.traffic:.2f}" if need.traffic else ""
+    yield (
+        f"  a step at an H200's rates, answers of full length: {need.seconds:.2f} s (rollouts "
+        f"{need.rollouts:.2f}, update {need.update:.2f}{traffic}); {recipe.rl.steps} steps: "
+        f"{hours:.1f} h"
+    )
+
+
+def _advice(recipe: Recipe, machine: Machine, found: list[tuple[Plan, Needs]]) -> Iterator[str]:
+    best = _best(found, machine.gib)
+    if machine.gpus > 1 and best:
+        file = "fsdp2" if best[0].sharded else "ddp"
+        yield (
+            f"advised: {best[0].name}: accelerate launch --config_file launch/{file}.yaml "
+            f"--num_processes {machine.gpus} -m sps train RECIPE"
+        )
+    if not best and not machine.known:
+        yield f"does not fit into {machine.gpus} x {machine.gib:.0f} GiB; state others with --gpus"
+    drawn = recipe.rollout.prompts * recipe.rl.algorithm.steps_per_generation
+    if drawn % machine.gpus:
+        yield (
+            f"rollout.prompts: {drawn} problems cannot be divided evenly over {machine.gpus} GPUs; "
+            f"some wait while others draw. A multiple of {machine.gpus} uses them all"
+        )
     if recipe.model.dtype != "bfloat16":
-        said.append("model.dtype is float32: set bfloat16 on a GPU")
-    if memory and found.total > 0.95 * memory:
-        cache, work = found.parts.get("cache of the rollouts", 0), found.parts["activations"]
-        if work > cache and not recipe.model.checkpointing:
-            fix = "set model.checkpointing: true, or a smaller rl.micro_tokens"
-        else:
-            fix = "set a smaller rollout.max_rows, rl.micro_tokens, or model.lora"
-        said.append(f"does not fit into {memory / GIB:.0f} GiB: {fix}")
+        yield "model.dtype is float32: set bfloat16 on a GPU"
     if recipe.irl.steps and recipe.irl.lr < 1e-8:
-        said.append(f"irl.lr {recipe.irl.lr:g} will not move the policy; the meter will say so")
-    return said
+        yield f"irl.lr {recipe.irl.lr:g} will not move the policy; the meter will say so"
 
 
 def _data(recipe: Recipe) -> list[str]:
     data = getattr(recipe.task, "data", None)
     if data is None or Path(data).exists():
         return []
-    if Path(data).suffix:
+    if _is_file(data):
         raise UserError(f"task.data: there is no file {data}")
     return [f"data: {data}, from the hub at the start of the run"]
+
+
+def _is_file(data: str) -> bool:
+    return Path(data).exists() or Path(data).suffix in READERS or data.count("/") != 1
+
+
+def _on(name: str) -> bool:
+    return os.environ.get(name, "").lower() in ("true", "1", "yes")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 
+from sps.card import describe, rewrite_card
 from sps.evaluate.scores import Scores
 from sps.phases import Parts
 from sps.phases.irl import irl_every, irl_phase
@@ -80,8 +81,14 @@ def _after_step(parts: Parts, run: Run, step: int) -> None:
     if last or due(recipe.checkpoint.every):
         began = time.perf_counter()
         state = {"step": step, "cursor": parts.sampler.cursor}
-        place = checkpoint_path(run.folder, step)
-        save_checkpoint(place, parts.policy, state, parts.trainer_state(), parts.ranks)
+        save_checkpoint(
+            checkpoint_path(run.folder, step),
+            parts.policy,
+            state,
+            parts.trainer_state(),
+            lambda: describe(parts, run, step),
+            parts.ranks,
+        )
         run.track.log("checkpoint", step, **{"seconds/save": time.perf_counter() - began})
         best = max(run.scores, key=lambda s: run.scores[s].pass_at_k(1)[0], default=step)
         saved, keep = run.folder / "checkpoints", recipe.checkpoint.keep
@@ -95,6 +102,7 @@ def _finish(parts: Parts, run: Run) -> Scores | None:
     step = _select(parts, run)
     use_checkpoint(parts, run, step)
     scores = measure(parts, run, "test", run.test, recipe.evaluation.n, step)
+    parts.ranks.tell(lambda: rewrite_card(parts, run, step))
     run.track.log("done", recipe.rl.steps, selected=step)
     return scores
 

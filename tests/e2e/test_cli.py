@@ -5,6 +5,7 @@ import re
 import shlex
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import typer
@@ -174,3 +175,41 @@ def test_eval_on_the_embedded_task(tmp_path, capsys):
     assert json.loads((out / "results.json").read_text())
     assert sps("eval", shipped, "--bench", "aime99", "--out", tmp_path / "other") == 2
     assert "aime24" in capsys.readouterr().err
+
+
+SEVEN = ROOT / "recipes" / "paper" / "qwen2.5-math-7b_10k_grpo.yaml"
+
+
+def test_doctor_says_what_fits_and_fails_where_nothing_does(capsys):
+    assert sps("doctor", SEVEN, "--gpus", 32, "--gpu-memory", 80) == 0
+    out = capsys.readouterr().out
+    assert "fsdp2, native engine:" in out
+    assert "launch/fsdp2.yaml --num_processes 32 -m sps train" in out
+    text = said(capsys, "doctor", SEVEN, "--gpus", 1, "--gpu-memory", 139)
+    assert "does not fit into 1 x 139 GiB" in text
+    assert "model.lora" in text
+    assert sps("doctor", SEVEN, "--sharding", "zero") == 2
+    capsys.readouterr()
+    assert "--table: give a recipe" in said(capsys, "doctor", "--table")
+    assert sps("doctor", SEVEN, "--table") == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2 + 3 * 3  # models x numbers of GPUs
+
+
+def test_train_refuses_a_model_that_cannot_fit_before_it_touches_anything(
+    tmp_path, capsys, monkeypatch
+):
+    import torch
+
+    card = SimpleNamespace(total_memory=80 * 2**30)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+    text = said(capsys, "train", SEVEN, "--out", tmp_path / "run")
+    assert "take 113 GiB, the GPU has 80" in text
+    text = said(capsys, "compare", SEVEN, SPS, "--out", tmp_path / "run")
+    assert "take 113 GiB, the GPU has 80" in text
+    assert not (tmp_path / "run").exists()
+
+
+def test_resume_starts_a_run_that_is_not_there_yet(tmp_path, capsys):
+    assert sps("train", SPS, *SMALL, "--out", tmp_path / "run", "--resume") == 0
+    assert "Pass@4" in capsys.readouterr().out

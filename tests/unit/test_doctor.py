@@ -1,63 +1,184 @@
-"""Estimates against what was measured, and against sums done by hand."""
+"""What the doctor says, and when it and `sps train` refuse."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 
-from sps.config import load_recipe, parse_recipe
-from sps.doctor import GIB, SHAPES, Shape, examine, needs
+from sps import doctor
+from sps.config import Rollouts, load_recipe, parse_recipe
+from sps.doctor import Machine, examine, missing, refuse_too_large, shape_of, table, verdict
+from sps.errors import UserError
+from sps.estimate import GIB, Shape, needs
 
 ROOT = Path(__file__).parents[2]
-SMOLLM2, QWEN = (Shape(*SHAPES[name]) for name in list(SHAPES)[::-3])
+PAPER = sorted((ROOT / "recipes" / "paper").glob("*_*.yaml"))
+SEVEN = ROOT / "recipes" / "paper" / "qwen2.5-math-7b_10k_grpo.yaml"
 
 
-def recipe(new, micro, **model):
-    return parse_recipe(
+def paper(name=SEVEN, **model):
+    found = load_recipe(name)
+    return found.model_copy(update={"model": found.model.model_copy(update=model)})
+
+
+@pytest.mark.parametrize("path", PAPER, ids=lambda p: p.stem)
+def test_the_papers_recipes_pass_on_32_gpus_and_sps_is_told_of_its_learning_rate(path):
+    asked = load_recipe(path)
+    said = "\n".join(examine(asked, Machine(32, 80, True)))
+    assert "in all: fits" in said
+    file = "fsdp2" if "7b" in path.stem else "ddp"
+    assert f"accelerate launch --config_file launch/{file}.yaml --num_processes 32" in said
+    assert ("irl.lr 5e-10 will not move the policy" in said) == path.stem.endswith("_sps")
+    verdict(asked, Machine(32, 80, True))
+    # 16 problems a step, 64 for GSPO, which draws for four steps at once.
+    assert ("cannot be divided evenly" in said) == ("gspo" not in path.stem)
+
+
+def test_numbers_said_are_those_of_the_estimate():
+    asked = paper()
+    found = needs(asked, shape_of("Qwen/Qwen2.5-Math-7B"))
+    said = examine(asked, Machine(1, 139, True))
+    assert f"  {found.total / GIB:7.1f} GiB  in all: does not fit" in said
+    assert sum(line.endswith("fit") for line in said) == 1  # one GPU: nothing to shard
+    assert not any("advised" in line for line in said)
+
+
+def test_what_does_not_fit_is_an_error_with_numbers_and_keys():
+    with pytest.raises(UserError, match=r"does not fit into 1 x 139 GiB: it needs \d+ GiB") as said:
+        verdict(paper(), Machine(1, 139, True))
+    assert "It would fit with: 2 GPUs, launch/fsdp2.yaml, rl.micro_tokens: 3272" in str(said.value)
+    assert str(said.value).endswith(" | model.lora: {}")
+    with pytest.raises(UserError, match="larger GPUs"):
+        verdict(paper(), Machine(8, 8, True))
+    # GPUs that are only assumed are spoken of, not refused.
+    verdict(paper(), Machine(1, 139, False))
+    said = "\n".join(examine(paper(), Machine(1, 139, False)))
+    assert "does not fit into 1 x 139 GiB; state others with --gpus" in said
+
+
+def test_sharding_and_engine_are_chosen_by_name():
+    eight = Machine(8, 139, True)
+    assert [line for line in examine(paper(), eight) if line.endswith("engine:")] == [
+        "replicated, native engine:", "fsdp2, native engine:",
+    ]  # fmt: skip
+    said = examine(paper(), eight, sharding="fsdp2", engine="vllm")
+    assert "fsdp2, vLLM:" in said
+    assert "replicated, native engine:" not in said
+    with pytest.raises(UserError, match=r"model\.lora: adapters are not sharded"):
+        examine(paper(lora={"rank": 4}), eight, sharding="fsdp2")
+
+
+class WithVllm(Rollouts):
+    engine: Any = "vllm"
+    vllm: Any = None
+
+
+def with_vllm(**settings):
+    """The paper's 7B with settings for vLLM, whose node has these keys."""
+    base = {"memory": 0.3, "mode": "colocate", "sleep": False, "tensor_parallel": 1}
+    asked = paper()
+    rollout = WithVllm(**asked.rollout.model_dump(exclude={"engine", "vllm"}))
+    rollout = rollout.model_copy(update={"vllm": SimpleNamespace(**{**base, **settings})})
+    return asked.model_copy(update={"rollout": rollout})
+
+
+def share(said):
+    found = [line for line in said if line.endswith("vLLM's share")]
+    return float(found[0].split()[0]) if found else 0.0
+
+
+def test_vllm_takes_its_share_of_the_gpu():
+    eight = Machine(8, 100, True)
+    assert share(examine(with_vllm(memory=0.4), eight, "fsdp2")) == 40.0
+    assert share(examine(with_vllm(mode="server"), eight, "fsdp2")) == 0
+    awake = share(examine(with_vllm(memory=0.4), eight, "fsdp2"))
+    assert 0 < share(examine(with_vllm(memory=0.4, sleep=True), eight, "fsdp2")) < awake
+    # 14.2 GiB of weights, 2.8 of cache, 2 of its own: 0.19 of 100 GiB.
+    assert "rollout.vllm.memory: 0.19 at the least" in "\n".join(
+        examine(with_vllm(memory=0.1), eight, "fsdp2")
+    )
+    assert "at the least" not in "\n".join(examine(with_vllm(memory=0.2), eight, "fsdp2"))
+    assert "fsdp2, vLLM over 4:" in examine(with_vllm(tensor_parallel=4), eight, "fsdp2")
+
+
+def test_packages_a_recipe_needs_are_named_before_it_runs(monkeypatch):
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
+    asked = parse_recipe(
         {
-            "model": {"path": "x/y", "dtype": "bfloat16", **model},
+            "track": "wandb",
+            "model": {"path": "x/y", "lora": {}, "gguf": "a.gguf"},
             "task": {"type": "math", "data": "x/y"},
-            "rollout": {"prompts": 16, "n": 8, "max_new_tokens": new},
-            "rl": {"micro_tokens": micro},
         },
         "test",
     )
+    named = [line.split()[3].rstrip(",") for line in missing(asked, "vllm")]
+    assert sorted(named) == ["datasets", "gguf", "peft", "vllm", "wandb"]
+    assert all("pip install 'sps[" in line for line in missing(asked))
+    gym = parse_recipe({"task": {"type": "gym", "name": "x"}}, "test")
+    assert missing(gym) == [
+        "this recipe needs reasoning_gym, which is not installed: pip install 'sps[gym]'"
+    ]
+    local = {"type": "math", "data": "q.jsonl", "benchmarks": ["aime24"], "data_dir": "here"}
+    assert missing(parse_recipe({"task": local}, "test")) == []
+    from_hub = {**local, "data_dir": None}
+    assert len(missing(parse_recipe({"task": from_hub}, "test"))) == 1
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: object())
+    assert missing(asked, "vllm") == []
 
 
-def test_weights_of_known_models_by_their_published_counts():
-    # Published: 134.5 M; 1.54 B; 7.6 B.
-    assert SMOLLM2.weights == pytest.approx(134.5e6, rel=0.002)
-    assert QWEN.weights == pytest.approx(1.54e9, rel=0.005)
-    assert Shape(*SHAPES["Qwen/Qwen2.5-Math-7B"]).weights == pytest.approx(7.6e9, rel=0.005)
+def test_train_refuses_what_not_even_its_optimizer_fits(monkeypatch):
+    for name in ("ACCELERATE_USE_FSDP", "FSDP_OFFLOAD_PARAMS", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    # 7.62 billion weights x 16 bytes are 113.5 GiB.
+    with pytest.raises(UserError, match=r"take 113 GiB, the GPU has 80") as said:
+        refuse_too_large(paper(), 80 * GIB)
+    for fix in ("model.path: Qwen/Qwen2.5-Math-7B", "launch/fsdp2.yaml", "model.lora", "--gpus"):
+        assert fix in str(said.value)
+    refuse_too_large(paper(), 114 * GIB)  # tight, and not for this check to say
+    refuse_too_large(paper(device="cpu"), 1.0)
+    refuse_too_large(parse_recipe({}, "the embedded policy"), 1.0)
+    refuse_too_large(paper(path="some/unknown-model"), 1.0)
+    adapters = load_recipe(SEVEN, ["model.lora={}"])
+    refuse_too_large(adapters, 80 * GIB)
+    with pytest.raises(UserError, match="take 29 GiB, the GPU has 16") as said:
+        refuse_too_large(adapters, 16 * GIB)
+    assert "or train adapters" not in str(said.value)
 
 
-def test_cache_of_a_token_by_hand():
-    # 30 layers x 3 heads x 64 wide x keys and values x 2 bytes
-    assert SMOLLM2.cache_bytes == 30 * 3 * 64 * 2 * 2 == 23040
+def test_sharded_ranks_hold_a_part_each(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    refuse_too_large(paper(), 80 * GIB)
+    with pytest.raises(UserError, match=r"divided over 8 GPUs take 14 GiB, the GPU has 10"):
+        refuse_too_large(paper(), 10 * GIB)
+    monkeypatch.setenv("FSDP_OFFLOAD_PARAMS", "true")  # they rest in the host's memory
+    refuse_too_large(paper(), 10 * GIB)
+    monkeypatch.delenv("FSDP_OFFLOAD_PARAMS")
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "false")  # replicated: as on one GPU
+    with pytest.raises(UserError, match="take 113 GiB"):
+        refuse_too_large(paper(), 80 * GIB)
 
 
-def test_a_step_is_what_was_measured_on_an_h200():
-    # docs/results.md: 0.370 s of rollouts, 0.122 s of update, 31.1 GiB; prompt 100, 256 new.
-    found = needs(recipe(256, 49152), SMOLLM2, prompt=100)
-    assert found.rollouts == pytest.approx(0.370, rel=0.2)
-    assert found.update == pytest.approx(0.122, rel=0.2)
-    assert found.total / GIB == pytest.approx(31.1, rel=0.2)
-    # The larger shape: 1.33 s of rollouts, 2.32 s of update; prompt 200, 512 new.
-    found = needs(recipe(512, 16384), QWEN, prompt=200)
-    assert found.rollouts == pytest.approx(1.33, rel=0.25)
-    assert found.update == pytest.approx(2.32, rel=0.25)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_nothing_is_refused_and_an_h200_is_assumed():
+    refuse_too_large(paper())
+    assert doctor.this_machine() == Machine(1, 139.0, False)
+    assert doctor.this_machine(8) == Machine(8, 139.0, False)
+    assert doctor.this_machine(8, 80) == Machine(8, 80, True)
 
 
-def test_activation_checkpointing_and_lora_save_what_they_should():
-    plain = needs(recipe(512, 16384), QWEN).parts
-    again = needs(recipe(512, 16384, checkpointing=True), QWEN).parts
-    assert again["activations"] < 0.2 * plain["activations"]
-    lora = needs(recipe(512, 16384, lora={}), QWEN).parts
-    assert "gradients" not in lora
-    assert "optimizer" not in lora
+def test_shape_from_a_folder_or_none(tmp_path):
+    shipped = next((ROOT / "src" / "sps" / "assets" / "bases").iterdir())
+    found = shape_of(str(shipped))
+    assert isinstance(found, Shape)
+    assert (found.layers, found.hidden, found.heads, found.ff) == (3, 96, 4, 192)
+    assert shape_of(str(tmp_path)) is None
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')  # no such feed-forward size
+    assert shape_of(str(tmp_path)) is None
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "recipes" / "paper").glob("*_*.yaml")), ids=str)
-def test_the_papers_recipes_pass_and_sps_is_told_of_its_learning_rate(path):
-    said = "\n".join(examine(load_recipe(path)))
-    assert "GiB  in all" in said
-    assert ("irl.lr 5e-10 will not move the policy" in said) == path.stem.endswith("_sps")
+def test_the_table_in_the_documentation_is_the_one_that_is_printed():
+    made = "\n".join(table(load_recipe(ROOT / "recipes" / "paper" / "sps.yaml")))
+    assert made in (ROOT / "docs" / "scaling.md").read_text()

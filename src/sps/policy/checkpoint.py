@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,29 +25,35 @@ def save_checkpoint(
     policy: Policy,
     state: dict[str, Any],
     tensors: dict[str, Any],
+    texts: Callable[[], Mapping[str, str]] = dict,
     ranks: Ranks = ALONE,
 ) -> Path:
-    """Write a checkpoint; it appears under its name only when it is whole."""
+    """Write a checkpoint; it appears under its name only when it is whole.
+
+    `texts` makes further files by name, in place of those of the same name from transformers.
+    """
     weights = whole_weights(policy, ranks)
-    ranks.tell(lambda: _write(folder, policy, state, tensors, weights))
+
+    def write() -> None:
+        draft = _draft(folder, policy, weights)
+        for name, text in texts().items():
+            (draft / name).write_text(text, encoding="utf-8")
+        torch.save(tensors, draft / "trainer.pt")
+        (draft / "trainer.json").write_text(json.dumps({**state, "version": policy.version}))
+        shutil.rmtree(folder, ignore_errors=True)
+        draft.rename(folder)
+
+    ranks.tell(write)
     return folder
 
 
-def _write(
-    folder: Path,
-    policy: Policy,
-    state: dict[str, Any],
-    tensors: dict[str, Any],
-    weights: dict[str, torch.Tensor] | None,
-) -> None:
+def _draft(folder: Path, policy: Policy, weights: dict[str, torch.Tensor] | None) -> Path:
+    """Model and tokenizer in a folder beside the one they are for."""
     draft = folder.with_name(f"{folder.name}.{os.getpid()}.draft")
     shutil.rmtree(draft, ignore_errors=True)
     policy.model.save_pretrained(draft, state_dict=weights)
     policy.tokenizer.save_pretrained(draft)
-    torch.save(tensors, draft / "trainer.pt")
-    (draft / "trainer.json").write_text(json.dumps({**state, "version": policy.version}))
-    shutil.rmtree(folder, ignore_errors=True)
-    draft.rename(folder)
+    return draft
 
 
 def load_weights(policy: Policy, folder: Path) -> None:

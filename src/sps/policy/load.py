@@ -154,7 +154,8 @@ def resolve_model(model: str) -> str:
     if not (folder / "recipe.yaml").exists() or (folder / "config.json").exists():
         return str(folder) if folder.exists() else model
     saved = (folder / "checkpoints").glob("step-*")
-    found = sorted(p for p in saved if (p / "config.json").exists())
+    kinds = ("config.json", "adapter_config.json")
+    found = sorted(p for p in saved if any((p / kind).exists() for kind in kinds))
     if not found:
         raise UserError(f"{model}: this run has no checkpoint yet; let it reach one first")
     selected = [r["selected"] for r in read_records(folder / "metrics.jsonl") if "selected" in r]
