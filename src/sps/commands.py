@@ -104,6 +104,7 @@ def run_train(path: Path, out: Path | None, resume: bool, overrides: list[str]) 
             console.print(f"resumed after step {run.start}")
         scores = train(parts, run)
         parts.verifier.close()
+        parts.engine.close()
     ranks.leave()
     if scores is not None:
         for k in scores.report_ks():

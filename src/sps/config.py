@@ -54,10 +54,22 @@ class Model(Node):
     base: BaseTraining = BaseTraining()  # used when path is None
 
 
+class Vllm(Node):
+    """The vLLM engine (extra `vllm`), used when rollout.engine is vllm."""
+
+    mode: Literal["colocate", "server"] = "colocate"  # in this process, or on a server
+    server: str = "http://localhost:8000"  # in server mode
+    memory: Annotated[float, Field(gt=0, le=1)] = 0.3  # colocated: vLLM's share of the device's
+    tensor_parallel: Positive = 1  # colocated: processes that share one copy of the model
+    sleep: bool = False  # colocated: give vLLM's memory back while training; GPU alone
+    max_length: Positive | None = None  # tokens of prompt and answer; None: what the model takes
+
+
 class Rollouts(Node):
     """How an RL batch is drawn."""
 
-    engine: Literal["native"] = "native"
+    engine: Literal["native", "vllm"] = "native"
+    vllm: Vllm = Vllm()
     prompts: Positive = 16  # problems an optimizer step
     n: Annotated[int, Field(ge=2)] = 8  # samples a problem: the group
     temperature: Annotated[float, Field(gt=0)] = 1.0
@@ -65,6 +77,18 @@ class Rollouts(Node):
     top_k: NonNegative = 0
     max_new_tokens: Positive = 20
     max_rows: Positive = 2048  # sequences decoded at once; bounds memory
+    correct: Annotated[float, Field(gt=0)] | None = None  # cap of the weight of a token by which
+    # the trainer finds it likelier than the engine did (truncated importance sampling); None: off
+    gap_warn: Rate = 0.05  # nats a token between trainer and engine above which a warning is logged
+
+    @model_validator(mode="after")
+    def _whole(self) -> Rollouts:
+        if self.engine == "vllm" and (self.top_p < 1 or self.top_k):
+            raise ValueError(
+                "with engine: vllm keep top_p: 1 and top_k: 0; vLLM gives log-probabilities of "
+                "what is left after truncation, and training needs those before it"
+            )
+        return self
 
 
 class Grpo(Node):

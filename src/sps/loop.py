@@ -14,7 +14,7 @@ from sps.card import describe, rewrite_card
 from sps.evaluate.scores import Scores
 from sps.phases import Parts
 from sps.phases.irl import irl_every, irl_phase
-from sps.phases.rl import rl_phase
+from sps.phases.rl import gap_warning, rl_phase
 from sps.phases.schedule import Phase, schedule
 from sps.policy.checkpoint import forget_checkpoints, save_checkpoint, saved_checkpoints
 from sps.policy.meter import Meter, stood_still
@@ -34,8 +34,13 @@ def train(parts: Parts, run: Run) -> Scores | None:
 
 def _reinforce(parts: Parts, run: Run, phase: Phase) -> None:
     meter = Meter(parts.policy.scorer, parts.probe)
+    far = ""  # said once a phase
     for step, metrics, settled in rl_phase(parts, phase):
         run.track.log("rl", step, phase=phase.number, **metrics)
+        if not far:
+            far = gap_warning(metrics, parts.recipe.rollout.gap_warn, parts.recipe.model.dtype)
+            if far:
+                run.track.log("warning", step, text=far)
         if metrics.get("out_of_memory"):
             text = f"memory ran out; passes are now of {parts.budget.tokens} tokens"
             run.track.log("warning", step, text=text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ from sps.phases import rl
 from sps.phases.schedule import Phase
 from sps.policy.checkpoint import latest_checkpoint
 from sps.policy.load import load_policy
+from sps.rollout.native import NativeEngine
 from sps.store.rollouts import RolloutStore
 from sps.track import read_records
 from sps.types import Verdict
@@ -373,6 +375,56 @@ def test_generating_and_verifying_are_timed_apart(
         assert metrics["seconds/generate"] == pytest.approx(generate)
         assert metrics["seconds/verify"] == pytest.approx(verify)
         assert "seconds/draw" not in metrics
+
+
+class Shifted(NativeEngine):
+    """An engine that thinks its tokens less likely than the trainer does."""
+
+    by = 0.0
+
+    def generate(self, requests, sampling):
+        for c in super().generate(requests, sampling):
+            yield replace(c, logprobs=c.logprobs - np.float32(self.by))
+
+
+def run_shifted(recipe, folder, by):
+    """The `rl` records and the warnings of a run with such an engine."""
+    parts, this = open_run(recipe, folder)
+    parts.engine = Shifted(parts.policy.model, parts.policy.eos_ids, parts.policy.pad_id)
+    parts.engine.by = by
+    train(parts, this)
+    records = told(folder)
+    return [r for r in records if r["kind"] == "rl"], [r for r in records if "text" in r]
+
+
+def test_the_gap_to_the_engine_is_recorded_while_the_sampling_policy_is_the_policy(tmp_path):
+    recipe = recipe_of(rl__algorithm=ALGORITHMS["gspo"], rl__steps=4, irl__steps=0)
+    run(recipe, tmp_path / "run")
+    rl = [r for r in told(tmp_path / "run") if r["kind"] == "rl" and r["used"]]
+    assert {r["step"] for r in rl if "engine_gap" in r} == {r["step"] for r in rl} & {1, 3}
+    gaps = [(r["engine_gap"], r["engine_gap_rms"]) for r in rl if "engine_gap" in r]
+    assert gaps
+    assert all(gap <= rms < 1e-5 for gap, rms in gaps)
+
+
+def test_a_wide_gap_is_warned_of_once_a_phase(tmp_path):
+    """Six steps in two phases, each token off by 0.3: KL(engine || trainer) is e^0.3 - 0.3 - 1."""
+    rl, warned = run_shifted(recipe_of(), tmp_path / "run", by=0.3)
+    far = [r for r in rl if r["used"]]
+    assert [r["engine_gap"] for r in far] == pytest.approx([0.3] * len(far), abs=1e-5)
+    assert [r["engine_kl"] for r in far] == pytest.approx([0.04986] * len(far), abs=1e-5)
+    assert [r["text"].count("rollout.correct: 2") for r in warned] == [1, 1]
+
+
+def test_the_correction_is_the_ratio_up_to_its_cap(tmp_path):
+    """Tokens four times as likely to the trainer, a cap of 2: every weight, and the gradient, 2."""
+    plain, _ = run_shifted(recipe_of(rl__steps=1), tmp_path / "plain", by=0.0)
+    for cap, weight, cut in ((2.0, 2.0, 1.0), (8.0, 4.0, 0.0)):
+        recipe = recipe_of(rl__steps=1, rollout__correct=cap)
+        (first,), _ = run_shifted(recipe, tmp_path / f"cap-{cap}", by=np.log(4))
+        assert first["engine_weight"] == pytest.approx(weight, rel=1e-5)
+        assert first["engine_truncated"] == cut
+        assert first["grad_norm"] == pytest.approx(weight * plain[0]["grad_norm"], rel=1e-4)
 
 
 def test_dapo_draws_again_for_groups_that_agree(tmp_path):

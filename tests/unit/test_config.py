@@ -183,3 +183,26 @@ def test_recipe_survives_dump_and_load(path, tmp_path):
 def test_every_algorithm_survives_dump_and_load(kind, write):
     recipe = parse_recipe({"rl": {"algorithm": {"type": kind}, "lr": 5e-10}}, "here")
     assert load_recipe(write(dump_recipe(recipe))) == recipe
+
+
+@pytest.mark.parametrize("cut", ["top_p: 0.9", "top_k: 20"])
+def test_vllm_with_truncated_sampling_is_refused_where_it_is_trained_on(write, cut):
+    path = write(f"rollout: {{engine: vllm, {cut}}}")
+    with pytest.raises(UserError, match="rollout: with engine: vllm keep top_p: 1 and top_k: 0"):
+        load_recipe(path)
+    load_recipe(write(f"rollout: {{engine: vllm}}\nevaluation: {{{cut}}}"))
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("rollout: {engine: sglang}", "rollout.engine"),
+        ("rollout: {vllm: {mode: remote}}", "rollout.vllm.mode"),
+        ("rollout: {vllm: {memory: 0}}", "rollout.vllm.memory"),
+        ("rollout: {vllm: {slep: true}}", "rollout.vllm.slep: no such key; did you mean 'sleep'"),
+        ("rollout: {correct: 0}", "rollout.correct"),
+    ],
+)
+def test_faults_of_the_vllm_engine_name_their_key(write, text, key):
+    with pytest.raises(UserError, match=key):
+        load_recipe(write(text))

@@ -63,6 +63,26 @@ def k3(new_BT: Tensor, ref_BT: Tensor, mask_BT: Tensor) -> Tensor:
     return gap_BT.exp() - gap_BT - 1
 
 
+def truncated_weight(new_BT: Tensor, engine_BT: Tensor, mask_BT: Tensor, cap: float) -> Tensor:
+    """Truncated importance sampling: w = min(exp(new - engine), cap) at each token, no gradient.
+
+    It makes up for an engine that computes other probabilities than the trainer: the tokens are the
+    engine's, the gradient the trainer's. The cap bounds the variance; 1 where there is no token.
+    """
+    return token_ratio(new_BT.detach(), engine_BT, mask_BT).clamp(max=cap)
+
+
+def engine_gap(new_BT: Tensor, engine_BT: Tensor, mask_BT: Tensor) -> dict[str, Tensor]:
+    """How far trainer and engine disagree on sampled tokens, as sums over them, in nats.
+
+    The absolute gap, its square, and the k3 estimate of KL(engine || trainer).
+    """
+    new_BT = new_BT.detach()
+    gap_BT = torch.where(mask_BT, new_BT - engine_BT, 0.0)
+    kl_BT = k3(engine_BT, new_BT, mask_BT)
+    return {"gap": gap_BT.abs().sum(), "gap_square": gap_BT.square().sum(), "gap_kl": kl_BT.sum()}
+
+
 # How a batch is averaged: the weight of each token of a sequence, from the lengths of all of them.
 
 
@@ -108,6 +128,7 @@ class Terms:
     adv_B: Tensor
     weight_B: Tensor
     mask_BT: Tensor
+    correct_BT: Tensor | None = None  # weight that makes up for the engine: `truncated_weight`
 
 
 def policy_loss(
@@ -117,6 +138,8 @@ def policy_loss(
     mask_BT, new_BT = terms.mask_BT, terms.new_BT
     ratio_BT = algorithm.ratio(new_BT, terms.old_BT, mask_BT)
     term_BT = clipped(ratio_BT, terms.adv_B, low, high)
+    if terms.correct_BT is not None:
+        term_BT = term_BT * terms.correct_BT
     if beta and terms.ref_BT is not None:
         term_BT = term_BT + beta * k3(new_BT, terms.ref_BT, mask_BT)
     loss = (torch.where(mask_BT, term_BT, 0.0).sum(-1) * terms.weight_B).sum()

@@ -11,7 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sps.algo.rl import ALGORITHMS, Terms, overlong_penalty, policy_loss
+from sps.algo.rl import (
+    ALGORITHMS,
+    Terms,
+    engine_gap,
+    overlong_penalty,
+    policy_loss,
+    truncated_weight,
+)
 from sps.phases import Parts
 from sps.phases.schedule import Phase
 from sps.policy.logprobs import Rows, micro_batches, token_logprobs
@@ -84,15 +91,20 @@ def rl_step(parts: Parts, step: int, groups: Sequence[Group]) -> Metrics:
 
     def part_loss(rows: Rows, new_BT: Tensor, entropy_BT: Tensor) -> tuple[Tensor, dict]:
         which = used[rows.which_B]
+        old_BT, correct_BT, gaps = _against_engine(
+            parts, [rollouts[i] for i in which], rows, new_BT
+        )
         terms = Terms(
             new_BT,
-            _old(parts, [rollouts[i] for i in which], new_BT),
+            old_BT,
             _reference(parts, rows),
             adv_B[which].to(new_BT.device),
             weight_B[which].to(new_BT.device),
             rows.mask_BT,
+            correct_BT,
         )
-        return policy_loss(terms, algorithm, settings.eps, high, settings.beta)
+        loss, sums = policy_loss(terms, algorithm, settings.eps, high, settings.beta)
+        return loss, sums | gaps
 
     _set_lr(parts.optimizer, recipe.rl.lr, step, recipe.rl.optimizer.warmup_steps)
     sums = optimizer_step(
@@ -190,14 +202,43 @@ def _rows(parts: Parts, rollouts: Sequence[Rollout], budget: int) -> Iterator[Ro
     )
 
 
-def _old(parts: Parts, rollouts: list[Rollout], new_BT: Tensor) -> Tensor:
-    """Log-probabilities under the sampling policy: the new ones while it is still the policy."""
-    if all(r.policy_version == parts.policy.version for r in rollouts):
-        return new_BT.detach()
-    old = np.zeros(new_BT.shape, dtype=np.float32)
+def _against_engine(
+    parts: Parts, rollouts: list[Rollout], rows: Rows, new_BT: Tensor
+) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
+    """Log-probabilities under the sampling policy, the correction, and how far the engine is off.
+
+    While the sampling policy is still the policy, the old log-probabilities are the new ones, and
+    the engine's differ from them by its rounding alone. Later the ratio is taken to the engine's
+    own, which leaves nothing to correct.
+    """
+    engine = np.zeros(new_BT.shape, dtype=np.float32)
     for row, rollout in enumerate(rollouts):
-        old[row, : len(rollout.logprobs)] = rollout.logprobs
-    return torch.from_numpy(old).to(new_BT.device)
+        known_T = rollout.logprobs[: engine.shape[1]]  # less where a part only keeps ranks in step
+        engine[row, : len(known_T)] = known_T
+    engine_BT = torch.from_numpy(engine).to(new_BT.device)
+    if any(r.policy_version != parts.policy.version for r in rollouts):
+        return engine_BT, None, {}
+    cap, mask_BT = parts.recipe.rollout.correct, rows.mask_BT
+    gaps = engine_gap(new_BT, engine_BT, mask_BT)
+    if cap is None:
+        return new_BT.detach(), None, gaps
+    correct_BT = truncated_weight(new_BT, engine_BT, mask_BT, cap)
+    gaps["engine_weight"] = torch.where(mask_BT, correct_BT, 0.0).sum()
+    gaps["engine_truncated"] = (mask_BT & (correct_BT >= cap)).sum()
+    return new_BT.detach(), correct_BT, gaps
+
+
+def gap_warning(metrics: Metrics, limit: float, dtype: str) -> str:
+    """What to say when trainer and engine disagree by more than they should, else nothing."""
+    gap = metrics.get("engine_gap", 0.0)
+    if gap <= limit:
+        return ""
+    return (
+        f"the engine's log-probabilities are {gap:.3g} nats a token from the trainer's, above "
+        f"rollout.gap_warn ({limit:g}): the tokens come from another policy than the one that is "
+        f"trained. Set rollout.correct: 2 to weigh them by the ratio, or compute both in one dtype "
+        f"(model.dtype is {dtype})"
+    )
 
 
 @torch.no_grad()
@@ -239,6 +280,13 @@ def _learnt_metrics(sums: dict[str, float], used: int, total: int) -> Metrics:
     }
     if used:
         metrics["entropy"] = sums["entropy"] / tokens
+    if "gap" in sums:
+        metrics["engine_gap"] = sums["gap"] / tokens
+        metrics["engine_gap_rms"] = (sums["gap_square"] / tokens) ** 0.5
+        metrics["engine_kl"] = sums["gap_kl"] / tokens
+    if "engine_weight" in sums:
+        metrics["engine_weight"] = sums["engine_weight"] / tokens
+        metrics["engine_truncated"] = sums["engine_truncated"] / tokens
     metrics |= {name: sums[name] for name in ("out_of_memory", "peak_gib") if name in sums}
     if "kl" in sums:
         metrics["kl_ref"] = sums["kl"] / tokens

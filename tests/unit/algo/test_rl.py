@@ -15,6 +15,7 @@ from sps.algo.rl import (
     centred,
     clipped,
     constant_length,
+    engine_gap,
     k3,
     mean_of_sequence_means,
     normalised,
@@ -23,6 +24,7 @@ from sps.algo.rl import (
     sequence_ratio,
     token_mean,
     token_ratio,
+    truncated_weight,
 )
 
 rewards = st.lists(st.floats(-2, 2, width=32), min_size=2, max_size=16)
@@ -199,3 +201,42 @@ def test_on_policy_gradient_is_minus_advantage_times_weight(seed, name):
     _, gradient, _ = loss_and_gradient(batch, name, weight, beta=0.0)
     want = -(batch["adv"] * weight)[:, None] * batch["mask"]
     assert torch.allclose(gradient, want, atol=1e-12)
+
+
+def test_truncated_weight_is_the_ratio_up_to_the_cap():
+    """Gaps of ln 0.5, ln 1.5 and ln 8 with a cap of 2; the last place holds no token."""
+    engine = torch.tensor([[-1.0, -1.0, -3.0, -torch.inf]], dtype=torch.float64)
+    new = engine + torch.tensor([[0.5, 1.5, 8.0, 1.0]], dtype=torch.float64).log()
+    new.requires_grad_()
+    mask = torch.tensor([[True, True, True, False]])
+    weight = truncated_weight(new, engine, mask, cap=2.0)
+    assert weight.tolist() == [pytest.approx([0.5, 1.5, 2.0, 1.0])]
+    assert not weight.requires_grad
+
+
+def test_engine_gap_sums_what_one_gets_by_hand():
+    """Gaps of 0.1 and -0.3: |.| 0.4, squares 0.10, k3 of r - ln r - 1."""
+    engine = torch.tensor([[-1.0, -2.0, 0.0]], dtype=torch.float64)
+    new = torch.tensor([[-0.9, -2.3, -5.0]], dtype=torch.float64)
+    gap = engine_gap(new, engine, torch.tensor([[True, True, False]]))
+    assert float(gap["gap"]) == pytest.approx(0.4)
+    assert float(gap["gap_square"]) == pytest.approx(0.01 + 0.09)
+    by_hand = (math.exp(0.1) - 0.1 - 1) + (math.exp(-0.3) + 0.3 - 1)
+    assert float(gap["gap_kl"]) == pytest.approx(by_hand)
+
+
+def test_correction_weighs_the_surrogate_and_leaves_the_kl():
+    """Two tokens on policy, A = 2, weights 0.5 and 2: -(0.5 * 2 + 2 * 2) / 2, and k3 beside it."""
+    new = torch.tensor([[-1.0, -2.0]], dtype=torch.float64, requires_grad=True)
+    ref = torch.tensor([[-1.5, -2.0]], dtype=torch.float64)
+    mask, adv = torch.ones(1, 2, dtype=torch.bool), torch.tensor([2.0], dtype=torch.float64)
+    correct = torch.tensor([[0.5, 2.0]], dtype=torch.float64)
+    half = torch.tensor([0.5], dtype=torch.float64)
+    terms = Terms(new, new.detach(), ref, adv, half, mask, correct)
+    loss, _ = policy_loss(terms, ALGORITHMS["grpo"], 0.2, 0.2, beta=0.1)
+    kl = math.exp(-0.5) + 0.5 - 1
+    assert float(loss.detach()) == pytest.approx(-2.5 + 0.1 * kl / 2)
+    loss.backward()
+    # The surrogate's gradient is -w A / 2; the KL's is beta (1 - e^(ref - new)) / 2.
+    by_hand = [-0.5 + 0.05 * (1 - math.exp(-0.5)), -2.0]
+    assert new.grad[0].tolist() == pytest.approx(by_hand)
