@@ -75,7 +75,12 @@ def grpo(policy: Policy, batch: tuple[list, list], old: list, tokens: int) -> tu
     return sums["loss"], grads
 
 
-def reference(policy: Policy, batch: tuple[list, list]) -> tuple[float, list, list]:
+def reference(
+    policy: Policy,
+    batch: tuple[list, list],
+    kind: torch.dtype = torch.float32,
+    given: list | None = None,
+) -> tuple[float, list, list]:
     """The same, sequence by sequence without padding; also the old policy's log-probabilities."""
     noise = torch.Generator(policy.model.device).manual_seed(0)
     old = []
@@ -85,11 +90,13 @@ def reference(policy: Policy, batch: tuple[list, list]) -> tuple[float, list, li
     total = 0.0
     for row, (prompt, ids) in enumerate(zip(*batch, strict=True)):
         both = torch.tensor(np.concatenate([prompt, ids]).astype(np.int64), device=model.device)
-        logp_LV = model(input_ids=both[None]).logits[0].float().log_softmax(-1)
+        with torch.autocast(model.device.type, kind, enabled=kind != torch.float32):
+            logp_LV = model(input_ids=both[None]).logits[0].float().log_softmax(-1)
         new_T = logp_LV[len(prompt) - 1 : -1].gather(-1, both[len(prompt) :, None])[:, 0]
-        shift_T = torch.randn(new_T.shape, generator=noise, device=new_T.device)
-        old.append(new_T.detach() + 0.02 * shift_T)
-        ratio_T = (new_T - old[-1]).exp()
+        if given is None:
+            shift_T = torch.randn(new_T.shape, generator=noise, device=new_T.device)
+            old.append(new_T.detach() + 0.02 * shift_T)
+        ratio_T = (new_T - (given or old)[row]).exp()
         bounded_T = ratio_T.clamp(0.8, 1.2)
         worst_T = torch.minimum(ratio_T * adv_B[row], bounded_T * adv_B[row])
         loss = -(worst_T * weight_B[row]).sum()
@@ -159,6 +166,9 @@ def main() -> None:
         out[name] = {"loss": abs(got - loss) / abs(loss), "gradient": apart(grads, right)}
         if name == "bfloat16, one batch":
             whole = grads
+    got, plain, _ = reference(policy, batch, torch.bfloat16, old)
+    name = "bfloat16, transformers' own logits"
+    out[name] = {"loss": abs(got - loss) / abs(loss), "gradient": apart(plain, right)}
     out["bfloat16: micro-batches against one batch"] = apart(grads, whole)
     del right, grads, whole
     policy.model.compute_dtype = torch.bfloat16

@@ -1,6 +1,8 @@
 """Rollout tokens/s on a GPU, log-probabilities included: native, vLLM, transformers, and the floor.
 
-python -m bench.gpu_rollout [smollm2|qwen]   (sides that are not installed are left out, and said)
+python -m bench.gpu_rollout [smollm2|qwen|smollm2:1024]   (a colon and a number of sequences: only those)
+
+Sides that are not installed are left out, and said.
 """
 
 from __future__ import annotations
@@ -115,9 +117,11 @@ def transformers_side(model: Any, prompts: list, n: int, new: int) -> Callable[[
 
 def main() -> None:
     """All work of the shapes asked for."""
-    for name in sys.argv[1:] or list(WORK):
+    for asked in sys.argv[1:] or list(WORK):
         rows: list[dict[str, Any]] = []
+        name, _, only = asked.partition(":")
         shape, works = WORK[name]
+        works = [w for w in works if not only or w[0] * w[1] == int(only)]
         model = build(shape)
         llm = _vllm(model)
         for groups, n, prompt, new in works:
@@ -135,7 +139,7 @@ def main() -> None:
             found["share_of_floor"] = found["floor"] / seconds
             rows.append(found)
             print(f"{found['what']}: {found['share_of_floor']:.0%} of the floor", flush=True)
-            report(f"gpu_rollout_{name}", rows)
+            report(f"gpu_rollout_{asked.replace(':', '_')}", rows)
             sys.stdout.flush()
 
 
