@@ -76,6 +76,7 @@ def open_run(
             _forget(parts, run)
         ranks.tell(lambda: _report_overlap(recipe, splits, track))
         parts.probe = make_probe(parts, splits["validation"])
+    ranks.tell(track.path.touch)  # from now on the folder holds a run
     return parts, run
 
 
@@ -300,6 +301,8 @@ def _claim(recipe: Recipe, folder: Path, resume: bool) -> Path | None:
 
 
 def _same_run(recipe: Recipe, folder: Path, resume: bool) -> None:
+    if not (folder / "metrics.jsonl").exists():  # it failed before its first step
+        return
     if not resume:
         raise UserError(
             f"{folder}: this folder already holds a run. Continue it with --resume, or choose "

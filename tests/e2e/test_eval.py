@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 
+from sps.policy.checkpoint import save_checkpoint
+from sps.policy.load import load_policy
 from sps.policy.tiny import SHIPPED
 
 # The store writes ten times a second, so that a kill finds something stored and something not.
@@ -155,3 +158,16 @@ def test_smollm2_evaluates_on_gsm8k_from_gguf(tmp_path):
     # A language model, not noise: its texts are words, and tokens have a likelihood above chance.
     assert all(len(row["text"].split()) > 10 for row in rows)
     assert -2.0 < scores["mean_logprob"] < 0.0  # chance is -log(49152) = -10.8
+
+
+@pytest.mark.slow
+def test_a_policy_from_gguf_can_be_saved_and_loaded_again(tmp_path):
+    model = os.environ.get("SPS_SMOLLM2")
+    if not model or not Path(model).exists():
+        pytest.skip("SPS_SMOLLM2 does not name a SmolLM2-135M-Instruct .gguf file")
+    policy = load_policy(model)
+    save_checkpoint(tmp_path / "step-000001", policy, {"step": 1}, {})
+    again = load_policy(str(tmp_path / "step-000001"))
+    pairs = zip(policy.model.parameters(), again.model.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+    assert again.encode("12 boxes") == policy.encode("12 boxes")

@@ -497,6 +497,12 @@ def test_the_run_folder_holds_the_resolved_recipe(tmp_path):
     assert load_recipe(tmp_path / "run" / "recipe.yaml") == recipe
 
 
+def test_a_run_that_never_began_leaves_its_folder_free(tmp_path):
+    with pytest.raises(UserError, match=r"model.path: there is no folder"):
+        open_run(recipe_of(model__path="./nowhere"), tmp_path / "run")
+    open_run(recipe_of(), tmp_path / "run")
+
+
 def test_a_folder_in_use_is_refused(tmp_path):
     open_run(recipe_of(), tmp_path / "run")
     with pytest.raises(UserError, match="already holds a run"):

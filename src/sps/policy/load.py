@@ -134,6 +134,10 @@ def load_policy(
             f"model.path: {where}: the tokenizer has {len(tokenizer)} tokens but the model embeds "
             f"only {model.get_input_embeddings().num_embeddings}; they do not belong together"
         )
+    if gguf:  # the weights are plain ones by now; transformers would refuse to save them
+        model.hf_quantizer = None
+        if hasattr(model.config, "quantization_config"):
+            del model.config.quantization_config
     # Weights stay in float32, so that small updates are kept; only the computation is rounded.
     model.compute_dtype = getattr(torch, dtype)
     return Policy(model.to(device).eval(), tokenizer, where)

@@ -11,7 +11,7 @@ import torch
 
 from sps.algo.squeeze import moved_kl
 from sps.policy.logprobs import Rows, Scorer, greedy_probs, micro_batches, token_logprobs
-from sps.policy.shard import whole
+from sps.policy.shard import local, sum_of_shards
 from sps.types import Metrics
 
 
@@ -37,16 +37,13 @@ class Meter:
     def read(self) -> Metrics:
         """Share of stored weights changed, relative size of the change; on held-out tokens the KL
         a token and what the phase gave to the token that was greedy before it."""
-        changed = count = 0
-        moved = size = 0.0
+        count, sums = 0, torch.zeros(3, dtype=torch.float64, device=self.model.device)
         for name, now in _trained(self.model):
-            then = self.weights[name]
-            # By signs: sharded weights of torch 2.11 cannot be compared.
-            apart = (now.detach() - then).sign().abs()
-            changed += int(whole(apart.sum(dtype=torch.float64)))
+            own, then = local(now.detach()).double(), local(self.weights[name]).double()
+            gap = own - then
+            sums += torch.stack([(own != then).sum(), gap.square().sum(), then.square().sum()])
             count += now.numel()
-            moved += float(whole((now.detach().double() - then.double()).square().sum()))
-            size += float(whole(then.double().square().sum()))
+        changed, moved, size = sum_of_shards(sums, self.model).tolist()
         out = {"weights_changed": changed / count, "relative_update": (moved / size) ** 0.5}
         if self.before:
             pairs = zip(self.before, self._likelihoods(), strict=True)

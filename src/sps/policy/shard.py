@@ -21,6 +21,7 @@ def shard(scorer: Scorer, ranks: Ranks) -> None:
     """
     if not ranks.sharded:
         return
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     if getattr(scorer.model, "_hf_peft_config_loaded", False):
@@ -32,7 +33,8 @@ def shard(scorer: Scorer, ranks: Ranks) -> None:
         param_dtype=kind, reduce_dtype=torch.float32, cast_forward_inputs=False
     )
     how: dict[str, Any] = {
-        "mp_policy": rounded if kind != torch.float32 else MixedPrecisionPolicy()
+        "mp_policy": rounded if kind != torch.float32 else MixedPrecisionPolicy(),
+        "mesh": init_device_mesh(ranks.accelerator.device.type, (ranks.size,)),
     }
     again = os.environ.get("FSDP_RESHARD_AFTER_FORWARD", "true").lower() == "true"
     for layer in scorer.model.base_model.layers:
@@ -45,6 +47,19 @@ def whole(tensor: Tensor) -> Tensor:
     """A weight or a sum that may be spread over the ranks, as a plain tensor. A collective."""
     gather = getattr(tensor, "full_tensor", None)
     return tensor if gather is None else gather()
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part of a weight, or all of it where it is not sharded."""
+    part = getattr(tensor, "to_local", None)
+    return tensor if part is None else part()
+
+
+def sum_of_shards(sums: Tensor, model: Any) -> Tensor:
+    """Sums over the parts of weights, as sums over whole weights."""
+    if any(hasattr(weight, "to_local") for weight in model.parameters()):
+        torch.distributed.all_reduce(sums)
+    return sums
 
 
 def whole_weights(policy: Policy, ranks: Ranks) -> dict[str, Tensor] | None:
