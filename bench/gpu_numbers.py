@@ -155,6 +155,9 @@ def main() -> None:
     policy = load_policy(path, dtype="bfloat16", device=device)
     batch = rollouts(policy, n, new)
     loss, right, old = reference(policy, batch)
+    adv_B, weight_B = _weights(batch)
+    # The loss itself is a difference of large terms: its error is told against their size.
+    terms = float((adv_B.abs() * weight_B * torch.tensor([len(c) for c in batch[1]])).sum())
     out: dict[str, Any] = {"tokens": int(sum(len(c) for c in batch[1])), "loss": loss}
     for name, dtype, tokens in (
         ("float32, micro-batches", "float32", 1024),
@@ -163,12 +166,12 @@ def main() -> None:
     ):
         policy.model.compute_dtype = getattr(torch, dtype)
         got, grads = grpo(policy, batch, old, tokens)
-        out[name] = {"loss": abs(got - loss) / abs(loss), "gradient": apart(grads, right)}
+        out[name] = {"loss": abs(got - loss) / terms, "gradient": apart(grads, right)}
         if name == "bfloat16, one batch":
             whole = grads
     got, plain, _ = reference(policy, batch, torch.bfloat16, old)
     name = "bfloat16, transformers' own logits"
-    out[name] = {"loss": abs(got - loss) / abs(loss), "gradient": apart(plain, right)}
+    out[name] = {"loss": abs(got - loss) / terms, "gradient": apart(plain, right)}
     out["bfloat16: micro-batches against one batch"] = apart(grads, whole)
     del right, grads, whole
     policy.model.compute_dtype = torch.bfloat16

@@ -1,6 +1,6 @@
 """Rollout tokens/s on a GPU, log-probabilities included: native, vLLM, transformers, and the floor.
 
-python -m bench.gpu_rollout [smollm2|qwen|smollm2:1024]   (a colon and a number of sequences: only those)
+python -m bench.gpu_rollout [smollm2|qwen|smollm2:1024]   (:1024 asks for that many sequences alone)
 
 Sides that are not installed are left out, and said.
 """
