@@ -280,13 +280,7 @@ def _engine(shape: Shape, plan: Plan, share: _Share) -> dict[str, float]:
     if plan.engine == "vllm":
         own = 2 * shape.weights / plan.tensor_parallel
         return {"vLLM's weights": own, "cache of the rollouts": cache, "vLLM's work": _VLLM_MORE}
-    # Sharded, there is no whole model to run prompts through: the engine keeps one.
-    whole = 2 * shape.weights if plan.sharded else 0
-    return {
-        "the engine's bf16 copy": 2 * shape.weights,
-        "a whole bf16 model for prompts": whole,
-        "cache of the rollouts": cache,
-    }
+    return {"the engine's bf16 copy": 2 * shape.weights, "cache of the rollouts": cache}
 
 
 def _rollout_seconds(recipe: Recipe, shape: Shape, plan: Plan, share: _Share) -> float:

@@ -48,7 +48,7 @@ def test_numbers_said_are_those_of_the_estimate():
 def test_what_does_not_fit_is_an_error_with_numbers_and_keys():
     with pytest.raises(UserError, match=r"does not fit into 1 x 139 GiB: it needs \d+ GiB") as said:
         verdict(paper(), Machine(1, 139, True))
-    assert "It would fit with: 2 GPUs, launch/fsdp2.yaml, rl.micro_tokens: 3272" in str(said.value)
+    assert "It would fit with: 2 GPUs, launch/fsdp2.yaml |" in str(said.value)
     assert str(said.value).endswith(" | model.lora: {}")
     with pytest.raises(UserError, match="larger GPUs"):
         verdict(paper(), Machine(8, 8, True))

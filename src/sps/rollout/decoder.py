@@ -34,6 +34,8 @@ class Decoder:
     @torch.no_grad()
     def refresh(self) -> None:
         """Follow the trainer's weights: one rounding copy, no other synchronisation."""
+        if not self.copies:
+            return
         torch._foreach_copy_([ours for ours, _ in self.copies], [t for _, t in self.copies])
 
     def prepare(self, positions: int) -> None:
@@ -97,10 +99,19 @@ class Decoder:
         }
 
     def _joined(self, parts: list[Tensor]) -> Tensor:
-        """Room for bf16 copies, one after another; `refresh` fills it."""
+        """Room for bf16 copies, one after another; `refresh` fills it.
+
+        A model that is itself a bf16 copy, made for sampling alone, moves in: held once, not twice.
+        """
         rows = sum(len(part) for part in parts)
         room = torch.empty(
             (rows, *parts[0].shape[1:]), dtype=torch.bfloat16, device=parts[0].device
         )
-        self.copies += zip(room.split([len(part) for part in parts]), parts, strict=True)
+        pairs = list(zip(room.split([len(part) for part in parts]), parts, strict=True))
+        if parts[0].dtype == room.dtype and not parts[0].requires_grad:
+            for ours, theirs in pairs:
+                ours.copy_(theirs)
+                theirs.data = ours
+        else:
+            self.copies += pairs
         return room
