@@ -152,7 +152,7 @@ def check_overlap(recipe: Recipe, splits: dict[str, list[Problem]]) -> tuple[lis
 def make_policy(recipe: Recipe, path: str | None = None, ranks: Ranks = ALONE) -> Policy:
     """The policy at `path`, or the one the recipe starts from."""
     model = recipe.model
-    device = model.device
+    device = model.place
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     elif device == "cuda" and not torch.cuda.is_available():
@@ -276,7 +276,7 @@ def _parts(
 def _sharded_engine(recipe: Recipe, policy: Policy) -> RolloutEngine:
     """The native engine over a whole copy in the computation's precision, one on each rank."""
     copy = deepcopy(policy.model).requires_grad_(False).to(policy.model.compute_dtype)
-    place = "cuda" if torch.cuda.is_available() and recipe.model.device != "cpu" else "cpu"
+    place = "cuda" if torch.cuda.is_available() and recipe.model.place != "cpu" else "cpu"
     whole = Policy(copy.to(place), policy.tokenizer, policy.source)
     return CopiedEngine(make_engine(whole, recipe.rollout.max_rows), copy)
 

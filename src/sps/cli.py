@@ -69,7 +69,7 @@ def compare(
     sweep: Annotated[
         str, typer.Option(help="One method a value, of the last recipe: irl.keep=1,2,3.")
     ] = "",
-    workers: Annotated[int, typer.Option(help="Processes; 0: one a core.")] = 0,
+    workers: Annotated[int, typer.Option(help="Processes; 0: one a GPU, or a core.")] = 0,
     overrides: Set = None,
 ) -> None:
     """Several methods with the same budget and seeds, paired by question."""

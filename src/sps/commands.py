@@ -80,7 +80,7 @@ def run_train(path: Path, out: Path | None, resume: bool, overrides: list[str]) 
     recipe = load_recipe(path, overrides)
     _refuse_too_large([recipe])
     folder = out or Path("runs") / recipe.name
-    ranks = join_ranks(recipe.model.device)
+    ranks = join_ranks(recipe.model.place)
     if ranks.main:
         _base({recipe.name: recipe})
     else:

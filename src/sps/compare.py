@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
+from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +70,16 @@ def plan(
 def compare(jobs: list[Job], out: Path, watch: Watch, workers: int | None = None) -> dict[str, Any]:
     """Run every job, collect the scores, write results.json."""
     began = time.time()
-    workers = min(len(jobs), workers or os.cpu_count() or 1)
+    gpus = _gpus(jobs)
+    workers = min(len(jobs), workers or gpus or os.cpu_count() or 1)
     out.mkdir(parents=True, exist_ok=True)
     found: dict[str, Summaries] = {}
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    context = get_context("spawn")
+    cards: Queue[int] = context.Queue()
+    for number in range(workers if gpus else 0):
+        cards.put(number % gpus)
+    begin = (_take_card, (cards,)) if gpus else (None, ())
+    with ProcessPoolExecutor(workers, context, *begin) as pool:
         pending: dict[Future[Summaries], Job] = {pool.submit(run_job, job): job for job in jobs}
         while pending:
             for future in _finished(pending):
@@ -113,6 +120,7 @@ def run_job(job: Job) -> Summaries:
     else:
         summary = measure(parts, run, "test", run.test, job.recipe.evaluation.n, 0).summary()
     parts.verifier.close()
+    parts.engine.close()
     _write(written, {job.method: summary})
     return {job.method: summary}
 
@@ -210,6 +218,22 @@ def _seconds(folder: Path) -> dict[str, float]:
             parts = (v for name, v in record.items() if name.startswith("seconds/"))
             totals[record["kind"]] += sum(parts)
     return {"rl_seconds": totals["rl"], "irl_seconds": totals["irl"]}
+
+
+def _gpus(jobs: list[Job]) -> int:
+    """GPUs for the jobs, one a worker; 0 where they run on the CPU."""
+    if all(job.recipe.model.place == "cpu" for job in jobs):
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def _take_card(cards: Queue[int]) -> None:
+    """A worker sees one GPU alone, before it has looked at any."""
+    number = cards.get()
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    os.environ["CUDA_VISIBLE_DEVICES"] = seen.split(",")[number] if seen else str(number)
 
 
 def _finished(pending: Iterable[Future[Summaries]]) -> set[Future[Summaries]]:

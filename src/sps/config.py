@@ -53,6 +53,11 @@ class Model(Node):
     lora: Lora | None = None
     base: BaseTraining = BaseTraining()  # used when path is None
 
+    @property
+    def place(self) -> str:
+        """The device asked for; the embedded policy is too small for a GPU that nobody asks for."""
+        return "cpu" if self.path is None and self.device == "auto" else self.device
+
 
 class Vllm(Node):
     """The vLLM engine (extra `vllm`), used when rollout.engine is vllm."""
