@@ -85,7 +85,7 @@ def evaluate(
         typer.Argument(help="HF folder, hub id, .gguf file, run, checkpoint, or a served name."),
     ] = "",
     bench: Annotated[str, typer.Option(help="Benchmarks: aime24,aime25,math500,...")] = "",
-    n: Annotated[int, typer.Option(min=1, help="Samples a question.")] = 16,
+    n: Annotated[int, typer.Option("--n", "--samples", min=1, help="Samples a question.")] = 16,
     out: Annotated[Path | None, typer.Option(help="Default: runs/eval/<model>.")] = None,
     data_dir: Annotated[
         str | None, typer.Option(help="Local copies of the benchmarks, instead of the hub.")
@@ -103,7 +103,9 @@ def evaluate(
         str | None, typer.Option(help="Another sentence than the usual one about the box.")
     ] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first questions of each.")] = None,
-    max_rows: Annotated[int, typer.Option(min=1, help="Sequences decoded at once.")] = 64,
+    max_rows: Annotated[
+        int, typer.Option(min=0, help="Sequences decoded at once; 0: 64 on a CPU, 1024 on a GPU.")
+    ] = 0,
     dtype: Annotated[str, typer.Option(help="float32, or bfloat16 on a GPU.")] = "float32",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     workers: Annotated[int, typer.Option(help="Judging processes; 0: one a core.")] = 0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import sysconfig
@@ -58,6 +59,10 @@ def run_compare(
     sweep: str = "",
 ) -> None:
     """Run, show, and write results.json and report.html."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError(
+            "sps compare starts its own processes, one a GPU; run it without accelerate"
+        )
     fixed, swept = (paths[:-1], _swept(paths[-1], overrides, sweep)) if sweep else (paths, [])
     recipes = _named([*(load_recipe(path, overrides) for path in fixed), *swept])
     extras = _extras(next(iter(recipes)), recipes, early, hot)
@@ -138,14 +143,16 @@ def run_eval(
 
         return make_engine(policy, rows)
 
+    ranks = join_ranks(machinery["device"])
     eval_command(
         EvalSettings(**settings),
         bench,
         out=out,
         regrade_only=regrade,
         say=say,
-        machinery=Machinery(**machinery, engine=engine),
+        machinery=Machinery(**machinery, engine=engine, ranks=ranks),
     )
+    ranks.leave()
 
 
 def run_doctor(

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
@@ -19,6 +20,7 @@ from safetensors.torch import load_file
 from sps.build import open_run
 from sps.config import load_recipe
 from sps.loop import train
+from sps.policy.tiny import SHIPPED
 from sps.store.rollouts import RolloutStore
 from sps.track import read_records
 
@@ -180,6 +182,26 @@ def test_a_dead_rank_ends_the_job_and_the_rest_is_kept(alone, tmp_path):
     assert "SIGKILL" in out
     two_ranks("train", str(recipe), "--out", str(two), "--resume")
     assert_same_run(one, two)
+
+
+def test_two_ranks_evaluate_as_one_and_go_on_from_what_is_stored(tmp_path):
+    base = next(path.parent for path in sorted(SHIPPED.glob("*/config.json")))
+    given = ["eval", str(base), "--bench", "countdown", "--template", "plain", "--limit", "9"]
+    given += ["--max-new-tokens", "20", "--temperature", "1", "--out"]
+    for n in ("2", "5"):  # the second time three more samples of each are drawn
+        process = launch(*given, str(tmp_path / "two"), "--samples", n)  # --n is the launcher's
+        out, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, out
+        assert out.count("written to") == 1
+    subprocess.run(
+        [sys.executable, "-m", "sps", *given, str(tmp_path / "one"), "--n", "5"], check=True
+    )
+    one, two = (json.loads((tmp_path / x / "results.json").read_text()) for x in ("one", "two"))
+    assert one["benchmarks"] == two["benchmarks"]
+    files = [tmp_path / x / "countdown" / "samples.parquet" for x in ("one", "two")]
+    texts = [pq.read_table(f, columns=["problem_id", "sample", "text"]).to_pylist() for f in files]
+    assert texts[0] == texts[1]
+    assert len(texts[0]) == 45
 
 
 def test_bad_input_is_said_once(alone):

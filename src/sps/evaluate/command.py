@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from sps.evaluate.evaluate import PolicyTexts, collect, regrade
 from sps.evaluate.progress import make_progress
 from sps.evaluate.scores import Scores, count_scores
 from sps.evaluate.tables import markdown, write_results
+from sps.ranks import ALONE, Ranks
 from sps.rollout import RolloutEngine
 from sps.rollout.texts import TextEngine
 from sps.store.evals import EvalStore
@@ -63,7 +65,7 @@ class Machinery:
 
     data_dir: str | None = None
     device: str = "auto"
-    max_rows: int = 64  # sequences decoded at once
+    max_rows: int = 0  # sequences decoded at once; 0: 64 on a CPU, 1024 on a GPU
     workers: int = 0
     time_limit: float = 6.0
     cut: str = "zero"
@@ -72,6 +74,7 @@ class Machinery:
     api_key_env: str = "OPENAI_API_KEY"
     gguf: str | None = None
     engine: EngineOf | None = None  # policy, rows at once -> engine; None: the plain native one
+    ranks: Ranks = ALONE  # each draws and judges its share
 
 
 @dataclass(frozen=True)
@@ -95,25 +98,39 @@ def eval_command(
 ) -> dict[str, Any]:
     """Evaluate, go on with an evaluation, or judge one again; returns what results.json holds."""
     machinery = machinery or Machinery()
-    _check(settings)
+    ranks = machinery.ranks
+    _check(settings, ranks)
     names = bench.split(",") if isinstance(bench, str) else bench
     names = [name.strip() for name in names if name.strip()]
     if not names:
         raise UserError("--bench: name at least one benchmark, such as --bench aime24,math500")
     parts = [make_part(name, settings, machinery) for name in names]
     folder = Path(out) if out else Path("evals") / _slug(settings.model)
-    claim(folder, settings, parts, regrade_only)
+    ranks.tell(lambda: claim(folder, settings, parts, regrade_only))
+    say = say if ranks.main else _silent
     scores = run_parts(folder, parts, settings, machinery, regrade_only, say)
     about = {**asdict(settings), "cut": machinery.cut}
-    rows = {part.name: _rows(folder, part, settings.n) for part in parts}
-    found = write_results(folder, about, scores, rows)
+
+    def write() -> dict[str, Any]:
+        rows = {part.name: _rows(folder, part, settings.n) for part in parts}
+        return write_results(folder, about, scores, rows)
+
+    found = ranks.tell(write)
     say(markdown(settings.model, scores))
     files = "results.json, table.md, table.tex, questions.md, */samples.parquet"
     say(f"written to {folder}: {files}")
     return found
 
 
-def _check(settings: EvalSettings) -> None:
+def _silent(text: str) -> None:
+    """What the ranks that do not write say."""
+
+
+def _check(settings: EvalSettings, ranks: Ranks) -> None:
+    if ranks.sharded:
+        raise UserError("sps eval holds a whole model on each GPU; launch it with launch/ddp.yaml")
+    if ranks.size > 1 and settings.endpoint:
+        raise UserError("--endpoint: one process asks it; start sps eval without accelerate")
     if settings.template not in TEMPLATES:
         raise UserError(f"--template {settings.template}: choose one of {', '.join(TEMPLATES)}")
     limit = 1 if settings.limit is None else settings.limit
@@ -204,9 +221,11 @@ def run_parts(
     """Benchmark by benchmark; the model is loaded once, and only if there is something to draw."""
     texts: TextEngine | None = None
     scores: dict[str, Scores] = {}
+    ranks = machinery.ranks
     for part in parts:
-        store = EvalStore(folder / _slug(part.name))
-        have = len(_rows(folder, part, settings.n))
+        store = EvalStore(folder / _slug(part.name), ranks)
+        stored = partial(_rows, folder, part, settings.n)
+        have = len(ranks.tell(stored))
         complete = have == len(part.problems) * settings.n
         if regrade_only and not complete:
             say(f"{part.name}: {have} of {len(part.problems) * settings.n} samples are there")
@@ -214,7 +233,7 @@ def run_parts(
             texts = make_texts(settings, machinery)
         if regrade_only or not complete:
             _run_part(part, store, texts, settings, regrade_only, say)
-        rows = _rows(folder, part, settings.n)
+        rows = ranks.tell(stored)
         scores[part.name] = count_scores([p.id for p in part.problems], settings.n, rows, None)
     if texts is not None:
         texts.close()
@@ -229,14 +248,19 @@ def _run_part(
     regrade_only: bool,
     say: Callable[[str], None],
 ) -> None:
-    verifier, watch = part.verifier(), make_progress(part.name)
+    ranks = store.ranks
+    name = part.name if ranks.size == 1 else f"{part.name}, rank 1 of {ranks.size}"
+    verifier, watch = part.verifier(), make_progress(name, ranks.main)
     try:
+        if regrade_only and not ranks.main:
+            return
         if regrade_only:
             _, changed = regrade(verifier, part.problems, store, watch)
             say(f"{part.name}: {changed} verdicts changed")
         elif texts is not None:
-            collect(texts, verifier, part.task, part.problems, settings.sampling(), store, watch)
-            store.replace(store.read())
+            asked = (part.task, part.problems, settings.sampling(), store, watch, ranks)
+            collect(texts, verifier, *asked)
+            ranks.tell(lambda: store.replace(store.read()))
     finally:
         watch.close()
         verifier.close()
@@ -259,9 +283,10 @@ def make_texts(settings: EvalSettings, machinery: Machinery) -> TextEngine:
 
     path = resolve_model(settings.model)
     policy = load_policy(path, machinery.gguf, settings.dtype, pick_device(machinery.device))
+    rows = machinery.max_rows or (64 if policy.model.device.type == "cpu" else 1024)
     if machinery.engine:
-        return PolicyTexts(policy, machinery.engine(policy, machinery.max_rows))
-    engine = NativeEngine(policy.model, policy.eos_ids, policy.pad_id, machinery.max_rows)
+        return PolicyTexts(policy, machinery.engine(policy, rows))
+    engine = NativeEngine(policy.model, policy.eos_ids, policy.pad_id, rows)
     return PolicyTexts(policy, engine)
 
 
@@ -290,7 +315,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--compare", nargs=2, metavar=("A", "B"))
     parser.add_argument("--regrade", action="store_true")
     kinds = {"int": int, "float": float, "int | None": int}
-    tables = {EvalSettings: ("model",), Machinery: ("engine",)}
+    tables = {EvalSettings: ("model",), Machinery: ("engine", "ranks")}
     for table, left_out in tables.items():
         for key in (f for f in fields(table) if f.name not in left_out):
             flag = f"--{key.name.replace('_', '-')}"
@@ -309,7 +334,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             compare_command(*given.compare, say=say)
         else:
             settings = build(EvalSettings, ("model",), model=given.model)
-            machinery = build(Machinery, ("engine",))
+            machinery = build(Machinery, ("engine", "ranks"))
             eval_command(
                 settings,
                 given.bench,

@@ -52,8 +52,20 @@ class BarProgress:
         self.bar.stop()
 
 
-def make_progress(name: str) -> PlainProgress | BarProgress:
+class NoProgress:
+    """Of a rank that has no say."""
+
+    def __call__(self, tally: Tally) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def make_progress(name: str, loud: bool = True) -> PlainProgress | BarProgress | NoProgress:
     """A bar where someone is looking."""
+    if not loud:
+        return NoProgress()
     return BarProgress(name) if sys.stderr.isatty() and sys.stdout.isatty() else PlainProgress(name)
 
 

@@ -78,7 +78,8 @@ class VerifierPool:
                 "parent": os.getpid(),
             }
         )
-        self._size = workers or os.cpu_count() or 1
+        ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # on this machine, each with a pool
+        self._size = workers or max(1, (os.cpu_count() or 1) // ranks)
         self._queue: deque[_Job] = deque()
         self._lock = threading.Lock()
         self._room = threading.Semaphore(pending)
