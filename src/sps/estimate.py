@@ -6,6 +6,7 @@ from data sheets; nothing with more than one GPU was measured (docs/scaling.md).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -28,7 +29,9 @@ _PROMPT = 200  # tokens of a prompt, where the recipe does not tell
 _HIDDEN, _FF = 21.3, 5.8  # bytes of activations a token and layer, by hidden and feed-forward size
 _EAGER = 1.7  # times as many where the layers are not compiled
 _LAYER = 45e-6  # seconds of a decode step's layer, at the least
-_BANDWIDTH, _RATE, _REACHED = 4.26e12, 990e12, 0.30  # of an H200: bytes/s, FLOP/s, share reached
+_BANDWIDTH, _RATE = 4.26e12, 990e12  # of an H200: bytes/s, FLOP/s
+# Share of that rate which the update reached, compiled or not, at hidden sizes of 576 and of 1536.
+_REACHED = {True: (0.30, 0.51), False: (0.14, 0.37)}
 _LOGITS = 2 * 2**29  # bytes of the logits of a piece and of their gradient
 _MESSAGE = 2**26  # gradients summed in one message, at the least
 # vLLM's step as bench.gpu_rollout measured it with 128 and 512 rows: so much, and so much a row.
@@ -301,7 +304,10 @@ def _update_seconds(recipe: Recipe, shape: Shape, share: _Share) -> float:
     per_token = 8 if recipe.model.checkpointing else 6
     if recipe.rl.algorithm.beta > 0:
         per_token += 2  # the reference's forward pass
-    return per_token * shape.weights * share.learnt * share.length / (_RATE * _REACHED)
+    small, large = _REACHED[recipe.model.compile is not False]
+    place = math.log(shape.hidden / 576) / math.log(1536 / 576)
+    reached = small + (large - small) * min(1.0, max(0.0, place))
+    return per_token * shape.weights * share.learnt * share.length / (_RATE * reached)
 
 
 def _traffic_seconds(recipe: Recipe, shape: Shape, plan: Plan, share: _Share) -> float:
