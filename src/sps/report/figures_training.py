@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -90,17 +91,18 @@ def meter_figure(study: Study) -> Figure | None:
     style = marks(s.name for s in study.subjects)
     data = []
     for s in study.trained():
-        for of, symbol in (("rl", "circle"), ("irl", "diamond-open")):
+        own = style[s.name]
+        for of, symbol in (("rl", own.symbol), ("irl", f"{own.symbol}-open")):
             rows = [r for r in s.runs[0].of_kind("meter") if r.get("of") == of and r.get("kl")]
             if not rows:
                 continue
-            mark = {"symbol": symbol, "size": 8, "color": f"@{style[s.name].colour}"}
+            mark = {"symbol": symbol, "size": 8, "color": f"@{own.colour}"}
             entry = line(
                 [r["step"] for r in rows],
                 [max(float(r["kl"]), 1e-12) for r in rows],
                 f"{s.name} {of.upper()}",
-                style[s.name].colour,
-                "solid" if of == "rl" else "dot",
+                own.colour,
+                own.dash if of == "rl" else "dot",
                 mode="lines+markers",
                 marker=mark,
             )
@@ -109,12 +111,13 @@ def meter_figure(study: Study) -> Figure | None:
     if not data:
         return None
     values = [v for trace in data for v in trace["y"]]
-    decades = {"dtick": 1, "exponentformat": "power"} if max(values) > 50 * min(values) else {}
+    span = math.log10(max(values) / min(values))
+    decades = {"dtick": math.ceil(span / 6), "exponentformat": "power"} if span > 1.7 else {}
     layout = {"xaxis": axis("RL step"), "yaxis": axis("KL a token", type="log", **decades)}
     note = (
         "KL between the policy before and after each phase, per token, on held-out rollouts of the "
-        "first policy (k3 estimate, log scale). An IRL phase many orders below the RL phases does "
-        "nothing. First seed of each method."
+        "first policy (k3 estimate, log scale); filled after RL, open after IRL. An IRL phase many "
+        "orders below the RL phases does nothing. First seed of each method."
     )
     return Figure("meter", "How far each phase moved the policy", note, data, layout, height=320)
 
