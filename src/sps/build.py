@@ -244,15 +244,20 @@ def _parts(
 ) -> Parts:
     settings = recipe.rl.optimizer
     reference = None
+    if ranks.deepspeed and recipe.rollout.engine == "vllm":
+        raise UserError("rollout.engine: vllm goes with launch/ddp.yaml and launch/fsdp2.yaml")
     if recipe.rl.algorithm.beta > 0:
         reference = make_policy(recipe, ranks=ranks).scorer.requires_grad_(False)
-        shard(reference, ranks)
+        if ranks.deepspeed:  # which has one model to divide
+            reference.to(ranks.accelerator.device)
+        else:
+            shard(reference, ranks)
     # Before the weights are sharded: an engine starts from whole ones.
     if ranks.sharded and recipe.rollout.engine == "native":
         engine: RolloutEngine = _sharded_engine(recipe, policy)
     else:
         engine = make_engine(policy, recipe.rollout.max_rows, recipe.rollout, ranks)
-    shard(policy.scorer, ranks)
+    policy.scorer = shard(policy.scorer, ranks)
     if ranks.sharded:
         engine.load_weights(policy.model)
     return Parts(

@@ -96,7 +96,8 @@ def run_train(path: Path, out: Path | None, resume: bool, overrides: list[str]) 
     from sps.report.trackers import make_tracker
 
     if ranks.accelerator:
-        kind = "weights sharded (FSDP2)" if ranks.sharded else "weights on every rank"
+        how = "DeepSpeed" if ranks.deepspeed else "FSDP2"
+        kind = f"weights sharded ({how})" if ranks.sharded else "weights on every rank"
         console.print(f"{ranks.size} rank{'s' * (ranks.size > 1)}, {kind}", highlight=False)
     show = Progress(recipe.rl.steps, recipe.name) if ranks.main else nullcontext()
     with show as progress:

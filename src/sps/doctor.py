@@ -33,7 +33,7 @@ H200 = 139.0  # GiB that torch finds on one: assumed where there is no GPU and n
 EXTRAS = {
     "gguf": "gguf", "datasets": "hub", "peft": "lora", "reasoning_gym": "gym", "kaleido": "plots",
     "vllm": "vllm", "trackio": "track", "wandb": "track", "tensorboard": "track",
-    "trl": "trl",
+    "trl": "trl", "deepspeed": "deepspeed",
 }  # fmt: skip
 _SIDES = {"replicated": [False], "fsdp2": [True], "auto": [False, True]}
 _VLLM = ("vLLM's weights", "cache of the rollouts", "vLLM's work")

@@ -25,6 +25,7 @@ class Ranks:
 
     rank, size = 0, 1
     sharded = False  # whether each rank holds only its part of the weights
+    deepspeed = False  # whether DeepSpeed divides them, and not FSDP2
     accelerator: Any = None
 
     @property
@@ -65,8 +66,8 @@ ALONE = Ranks()
 class Together(Ranks):
     """One of several processes."""
 
-    def __init__(self, accelerator: Any, sharded: bool = False):
-        self.accelerator, self.sharded = accelerator, sharded
+    def __init__(self, accelerator: Any, sharded: bool = False, deepspeed: bool = False):
+        self.accelerator, self.sharded, self.deepspeed = accelerator, sharded, deepspeed
         self.rank, self.size = accelerator.process_index, accelerator.num_processes
 
     def gather(self, items: list[T]) -> list[T]:
@@ -124,22 +125,23 @@ class Together(Ranks):
 
 def join_ranks(device: str = "auto") -> Ranks:
     """This process alone, or among those that `accelerate launch` has started."""
-    sharded = os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true"
+    fsdp, deepspeed = (_on(f"ACCELERATE_USE_{name}") for name in ("FSDP", "DEEPSPEED"))
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
-    if not several and not (sharded and "LOCAL_RANK" in os.environ):
+    if not several and not (fsdp and "LOCAL_RANK" in os.environ):
         return ALONE
     import torch
     from accelerate import Accelerator, InitProcessGroupKwargs
 
-    if os.environ.get("ACCELERATE_USE_DEEPSPEED", "").lower() == "true":
-        raise UserError(
-            "DeepSpeed owns its optimizer, and SPS needs two over the same weights; shard with "
-            "FSDP2 instead, which needs as little memory: accelerate launch --config_file "
-            "launch/fsdp2.yaml"
-        )
-    if sharded and os.environ.get("FSDP_VERSION", "1") != "2":
+    if deepspeed and os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "3") != "3":
+        raise UserError("zero_stage: only 3 is supported; set it, or use launch/ddp.yaml")
+    for part in ("PARAM", "OPTIMIZER") if deepspeed else ():
+        if os.environ.get(f"ACCELERATE_DEEPSPEED_OFFLOAD_{part}_DEVICE", "none") != "none":
+            key = f"offload_{part.lower()}_device"
+            raise UserError(f"{key}: not supported; set none, and more GPUs")
+    os.environ["ACCELERATE_USE_DEEPSPEED"] = "false"  # policy/zero.py starts it
+    if fsdp and os.environ.get("FSDP_VERSION", "1") != "2":
         raise UserError("fsdp_version: 1 is not supported; set 2 in accelerate's configuration")
-    if os.environ.get("FSDP_OFFLOAD_PARAMS", "").lower() == "true":
+    if _on("FSDP_OFFLOAD_PARAMS"):
         raise UserError("fsdp_offload_params: true is not supported; set false, and more GPUs")
     # Else transformers would load weights on the first rank alone; every rank shards its own.
     os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
@@ -147,7 +149,28 @@ def join_ranks(device: str = "auto") -> Ranks:
     waits = InitProcessGroupKwargs(timeout=_PATIENCE)
     # Precision is the recipe's model.dtype, and sharding is done in policy/shard.py.
     accelerator = Accelerator(cpu=cpu, mixed_precision="no", kwargs_handlers=[waits])
-    return Together(accelerator, sharded)
+    return Together(accelerator, fsdp or deepspeed, deepspeed)
+
+
+def whole(tensor: Any) -> Any:
+    """A weight or a sum that may be divided over the ranks, as a plain tensor. A collective."""
+    if hasattr(tensor, "ds_tensor"):  # DeepSpeed's
+        return joined(tensor.ds_tensor, tensor)
+    gather = getattr(tensor, "full_tensor", None)  # FSDP2's
+    return tensor if gather is None else gather()
+
+
+def joined(part: Any, weight: Any) -> Any:
+    """Every rank's part of something of the size of a weight that DeepSpeed divides."""
+    import torch
+
+    parts = [torch.empty_like(part) for _ in range(torch.distributed.get_world_size())]
+    torch.distributed.all_gather(parts, part.contiguous())
+    return torch.cat(parts)[: weight.ds_numel].view(weight.ds_shape)
+
+
+def _on(name: str) -> bool:
+    return os.environ.get(name, "").lower() == "true"
 
 
 def _add_together(grads: list[Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -55,9 +56,21 @@ def write_recipe(folder: Path, name: str, *trees: dict) -> Path:
     return path
 
 
-def launch(*arguments: str, sharded: bool = False, **how) -> subprocess.Popen:
+# What accelerate's launcher sets for the files in launch/.
+SETTINGS = {
+    "": {},
+    "FSDP2": {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"},
+    "DeepSpeed": {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"},
+}
+
+
+def launch(*arguments: str, sharded: str = "", **how) -> subprocess.Popen:
     """`sps` on two ranks, as accelerate's launcher starts it."""
-    settings = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"} if sharded else {}
+    settings = SETTINGS[sharded]
+    if sharded == "DeepSpeed" and importlib.util.find_spec("deepspeed") is None:
+        pytest.skip("DeepSpeed is not installed: pip install 'sps[deepspeed]'")
+    if sharded == "DeepSpeed" and shutil.which("c++") is None:
+        pytest.skip("DeepSpeed compiles what it needs on a CPU, and there is no compiler")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     return subprocess.Popen(
         [*command, "-m", "sps", *arguments],
@@ -69,12 +82,13 @@ def launch(*arguments: str, sharded: bool = False, **how) -> subprocess.Popen:
     )
 
 
-def two_ranks(*arguments: str, sharded: bool = False) -> str:
+def two_ranks(*arguments: str, sharded: str = "") -> str:
     """Its output, after it has ended well."""
     process = launch(*arguments, sharded=sharded)
     out, _ = process.communicate(timeout=240)
     assert process.returncode == 0, out
-    assert ("2 ranks, weights sharded" if sharded else "2 ranks, weights on every rank") in out
+    kind = f"weights sharded ({sharded})" if sharded else "weights on every rank"
+    assert f"2 ranks, {kind}" in out
     return out
 
 
@@ -131,8 +145,14 @@ def assert_same_run(one: Path, two: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "changes", "sharded"),
-    [("plain", {}, True), ("hard", HARD, True), ("hard", HARD, False), ("dapo", DAPO, False)],
-    ids=["fsdp2", "fsdp2-reference-kept-policy", "ddp-reference-kept-policy", "ddp-dapo"],
+    [
+        ("plain", {}, "FSDP2"),
+        ("hard", HARD, "FSDP2"),
+        ("hard", HARD, ""),
+        ("dapo", DAPO, ""),
+        ("hard", HARD, "DeepSpeed"),
+    ],
+    ids=["fsdp2", "fsdp2-hard", "ddp-hard", "ddp-dapo", "deepspeed-hard"],
 )
 def test_two_ranks_are_one_process(alone, tmp_path, name, changes, sharded):
     recipe, one = alone(name, changes)
@@ -140,13 +160,14 @@ def test_two_ranks_are_one_process(alone, tmp_path, name, changes, sharded):
     assert_same_run(one, tmp_path / "two")
 
 
-def test_ranks_resume_each_others_runs(alone, tmp_path):
+@pytest.mark.parametrize("sharded", ["FSDP2", "DeepSpeed"])
+def test_ranks_resume_each_others_runs(alone, tmp_path, sharded):
     """A run of one process that was cut after step 2 ends on two sharded ranks, as if never cut."""
     recipe, one = alone("hard", HARD)
     two = tmp_path / "two"
     shutil.copytree(one, two)
     shutil.rmtree(two / "checkpoints" / "step-000004")
-    out = two_ranks("train", str(recipe), "--out", str(two), "--resume", sharded=True)
+    out = two_ranks("train", str(recipe), "--out", str(two), "--resume", sharded=sharded)
     assert "resumed after step 2" in out
     assert_same_run(one, two)
     # And back: the sharded ranks' last checkpoint is one that a single process can go on from.

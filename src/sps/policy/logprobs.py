@@ -99,7 +99,7 @@ class Scorer(nn.Module):
                 return _head(model, hidden_ND, rows, temperature, entropy_grad)
             # A softcap or a temperature would not change which one is largest.
             head = model.get_output_embeddings()
-            size = max(1, _LOGITS_AT_ONCE // head.weight.shape[0])
+            size = max(1, _LOGITS_AT_ONCE // head.out_features)
             token_N = torch.cat([head(piece).argmax(-1) for piece in hidden_ND.split(size)])
             likeliest = replace(rows, target_N=token_N)
             return token_N, _head(model, hidden_ND, likeliest, temperature, False)[0]
@@ -142,11 +142,12 @@ def _head(
 ) -> tuple[Tensor, Tensor]:
     head, cap = model.get_output_embeddings(), _softcap(model)
     plain = type(head) is nn.Linear and head.bias is None and not cap  # an adapter is not
+    plain = plain and not hasattr(head.weight, "ds_tensor")  # DeepSpeed gathers for a call alone
     if hidden_ND.is_cuda and torch.is_autocast_enabled() and plain:
         from sps.policy.fused_head import chosen  # needs triton, which CPUs may lack
 
         return chosen(hidden_ND, head.weight, rows.target_N, temperature, _LOGITS_AT_ONCE)
-    size = max(1, _LOGITS_AT_ONCE // head.weight.shape[0])
+    size = max(1, _LOGITS_AT_ONCE // head.out_features)
     pieces = list(zip(hidden_ND.split(size), rows.target_N.split(size), strict=True))
     arguments = (head, cap, temperature, entropy_grad)
     if len(pieces) == 1:

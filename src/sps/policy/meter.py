@@ -30,7 +30,7 @@ class Meter:
 
     def __init__(self, scorer: Scorer, probe: Probe | None):
         self.scorer, self.model, self.probe = scorer, scorer.model, probe
-        self.weights = {n: p.detach().clone() for n, p in _trained(self.model)}
+        self.weights = {n: local(p).detach().clone() for n, p in _trained(self.model)}
         self.before = self._likelihoods()
         self.greedy = [greedy_probs(self.scorer, rows) for rows in self._rows()]
 
@@ -39,10 +39,10 @@ class Meter:
         a token and what the phase gave to the token that was greedy before it."""
         count, sums = 0, torch.zeros(3, dtype=torch.float64, device=self.model.device)
         for name, now in _trained(self.model):
-            own, then = local(now.detach()).double(), local(self.weights[name]).double()
+            own, then = local(now).detach().double(), self.weights[name].double()
             gap = own - then
             sums += torch.stack([(own != then).sum(), gap.square().sum(), then.square().sum()])
-            count += now.numel()
+            count += getattr(now, "ds_numel", now.numel())
         changed, moved, size = sum_of_shards(sums, self.model).tolist()
         out = {"weights_changed": changed / count, "relative_update": (moved / size) ** 0.5}
         if self.before:

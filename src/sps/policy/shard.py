@@ -1,4 +1,4 @@
-"""Weights divided over the ranks with FSDP2, and whole again where they are needed whole."""
+"""Weights divided over the ranks, and whole again where they are needed whole."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ import torch
 from torch import Tensor
 
 from sps.errors import UserError
+from sps.policy import zero
 from sps.policy.load import Policy
 from sps.policy.logprobs import Scorer
-from sps.ranks import Ranks
+from sps.ranks import Ranks, joined, whole
 
 
-def shard(scorer: Scorer, ranks: Ranks) -> None:
+def shard(scorer: Scorer, ranks: Ranks) -> Any:
     """Each rank keeps its part of every weight; a layer is whole only while it computes.
 
-    Settings come from accelerate's configuration: fsdp_reshard_after_forward.
+    Returns what to call for the training pass: the scorer, or DeepSpeed's engine around it. FSDP2's
+    settings come from accelerate's configuration: fsdp_reshard_after_forward.
     """
     if not ranks.sharded:
-        return
+        return scorer
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -28,6 +30,8 @@ def shard(scorer: Scorer, ranks: Ranks) -> None:
         raise UserError(
             "model.lora: adapters are too small to be worth sharding; use launch/ddp.yaml"
         )
+    if ranks.deepspeed:
+        return zero.start(scorer, ranks)
     kind = getattr(scorer.model, "compute_dtype", torch.float32)
     rounded = MixedPrecisionPolicy(
         param_dtype=kind, reduce_dtype=torch.float32, cast_forward_inputs=False
@@ -41,23 +45,20 @@ def shard(scorer: Scorer, ranks: Ranks) -> None:
         fully_shard(layer, reshard_after_forward=again, **how)
     # Embeddings, norm and head, which may share weights.
     fully_shard(scorer, reshard_after_forward=True, **how)
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """A weight or a sum that may be spread over the ranks, as a plain tensor. A collective."""
-    gather = getattr(tensor, "full_tensor", None)
-    return tensor if gather is None else gather()
+    return scorer
 
 
 def local(tensor: Tensor) -> Tensor:
     """This rank's part of a weight, or all of it where it is not sharded."""
+    if hasattr(tensor, "ds_tensor"):
+        return tensor.ds_tensor
     part = getattr(tensor, "to_local", None)
     return tensor if part is None else part()
 
 
 def sum_of_shards(sums: Tensor, model: Any) -> Tensor:
     """Sums over the parts of weights, as sums over whole weights."""
-    if any(hasattr(weight, "to_local") for weight in model.parameters()):
+    if any(local(weight) is not weight for weight in model.parameters()):
         torch.distributed.all_reduce(sums)
     return sums
 
@@ -68,7 +69,7 @@ def whole_weights(policy: Policy, ranks: Ranks) -> dict[str, Tensor] | None:
         return None
     found = {}
     for name, weight in policy.model.named_parameters():  # tied ones once, as files hold them
-        value = whole(weight.detach())
+        value = whole(weight).detach()
         if ranks.main:
             found[name] = value.cpu()
     return found
@@ -77,24 +78,32 @@ def whole_weights(policy: Policy, ranks: Ranks) -> dict[str, Tensor] | None:
 @torch.no_grad()
 def put_weights(model: Any, weights: dict[str, Tensor]) -> None:
     """Whole weights by name into a model, sharded or not; tied ones are stored once."""
-    for name, weight in model.state_dict().items():
+    for name, weight in model.named_parameters():
         if name in weights:
-            weight.copy_(_like(weights[name], weight))
+            local(weight).copy_(local(_like(weights[name], weight)))
 
 
 def optimizer_state(model: Any, optimizer: torch.optim.Optimizer | None) -> dict[str, Any] | None:
     """State by weight name, the same however many ranks there are. A collective."""
     if optimizer is None or not optimizer.state:
         return None
-    names = {id(weight): name for name, weight in model.named_parameters()}
-    state = {
-        names[id(weight)]: {
-            key: whole(value).cpu() if isinstance(value, Tensor) else value
-            for key, value in of.items()
-        }
-        for weight, of in optimizer.state.items()
-    }
+    state = {}
+    for name, weight in model.named_parameters():
+        of = optimizer.state.get(stepped(weight), {})
+        if of:
+            state[name] = {key: _whole_state(value, weight).cpu() for key, value in of.items()}
     return state
+
+
+def stepped(weight: Any) -> Tensor:
+    """What an optimizer steps on for this weight."""
+    return getattr(weight, "own", weight)
+
+
+def _whole_state(value: Tensor, weight: Any) -> Tensor:
+    if value.dim() and hasattr(weight, "ds_tensor"):
+        return joined(value, weight)
+    return whole(value)
 
 
 def set_optimizer_state(
@@ -104,7 +113,7 @@ def set_optimizer_state(
     weights = dict(model.named_parameters())
     for name, of in (state or {}).items():
         weight = weights[name]
-        optimizer.state[weight] = {
+        optimizer.state[stepped(weight)] = {
             key: value.to(weight.device) if value.dim() == 0 else _like(value, weight)
             for key, value in of.items()
         }
@@ -112,6 +121,8 @@ def set_optimizer_state(
 
 def _like(value: Tensor, weight: Tensor) -> Tensor:
     """A whole tensor, placed and divided as its weight is."""
+    if hasattr(weight, "ds_tensor"):
+        return zero.part_of(value, weight)
     mesh = getattr(weight, "device_mesh", None)
     if mesh is None:
         return value.to(weight.device)

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from sps.errors import RunFailed
+from sps.policy import zero
 from sps.policy.logprobs import Rows, Scorer, token_logprobs
-from sps.policy.shard import whole
-from sps.ranks import ALONE, Ranks
+from sps.policy.shard import stepped
+from sps.ranks import ALONE, Ranks, whole
 
 # rows, their log-probabilities and entropies -> this part's share of the loss, and sums to add up
 PartLoss = Callable[[Rows, Tensor, Tensor], tuple[Tensor, dict[str, Tensor]]]
@@ -23,7 +24,7 @@ def make_optimizer(
     model: Any, lr: float, betas: tuple[float, float], eps: float, weight_decay: float
 ) -> torch.optim.AdamW:
     """AdamW over every trainable weight."""
-    weights = [p for p in model.parameters() if p.requires_grad]
+    weights = [stepped(p) for p in model.parameters() if p.requires_grad]
     return torch.optim.AdamW(
         weights, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=True
     )
@@ -65,17 +66,26 @@ def optimizer_step(
             halved += 1
     sums = ranks.add(sums)
     if sums:
-        weights = [p for group in optimizer.param_groups for p in group["params"]]
-        ranks.add_gradients(weights)
-        sums["grad_norm"] = float(whole(torch.nn.utils.clip_grad_norm_(weights, max_grad_norm)))
+        sums["grad_norm"] = _clip(scorer, optimizer, max_grad_norm, ranks)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        if ranks.deepspeed:
+            scorer.step()  # takes over what was stepped, and forgets its gradients
     if halved:
         sums["out_of_memory"] = halved
     if torch.cuda.is_available():
         sums["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
         torch.cuda.reset_peak_memory_stats()
     return sums
+
+
+def _clip(scorer: Any, optimizer: torch.optim.Optimizer, most: float, ranks: Ranks) -> float:
+    """All ranks' gradients to where the optimizer looks for them; the norm before clipping."""
+    if ranks.deepspeed:
+        return zero.take_gradients(scorer, most)
+    weights = [p for group in optimizer.param_groups for p in group["params"]]
+    ranks.add_gradients(weights)
+    return float(whole(torch.nn.utils.clip_grad_norm_(weights, most)))
 
 
 def even(
@@ -117,11 +127,16 @@ def _accumulate(
 ) -> dict[str, float]:
     """Gradients of all parts, and the sums of what they report; one wait for the device."""
     totals: dict[str, Tensor] = {}
-    scale = ranks.size if ranks.sharded else 1  # FSDP takes the mean over the ranks
-    for rows, counts in parts:
+    scale = ranks.size if ranks.sharded else 1  # of sharded gradients the mean is taken
+    known = list(parts) if ranks.deepspeed else None  # it must be told which is the last
+    for number, (rows, counts) in enumerate(known or parts, 1):
         logp_BT, entropy_BT = token_logprobs(scorer, rows, temperature, entropy_grad)
         loss, more = part_loss(rows, logp_BT, entropy_BT)
-        (loss * (counts * scale)).backward()
+        push = loss * (counts * scale)
+        if known is None:
+            push.backward()
+        else:
+            zero.backward(scorer, push, last=number == len(known))
         for name, value in {"loss": loss, "entropy": entropy_BT.sum(), **more}.items():
             value = value.detach().double() * counts
             totals[name] = totals[name] + value if name in totals else value

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from sps.ranks import whole
 from sps.rollout import RolloutEngine
 from sps.types import Completion, Request, Sampling
 
@@ -26,8 +27,7 @@ class CopiedEngine:
         """Every rank must call this at the same time."""
         pairs = zip(self.copy.parameters(), model.parameters(), strict=True)
         for ours, theirs in pairs:
-            whole = getattr(theirs, "full_tensor", None)  # what a sharded weight has
-            ours.copy_(whole() if whole else theirs)
+            ours.copy_(whole(theirs))
         self.engine.load_weights(self.copy)
 
     def close(self) -> None:
