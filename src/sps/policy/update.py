@@ -70,7 +70,7 @@ def optimizer_step(
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if ranks.deepspeed:
-            scorer.step()  # takes over what was stepped, and forgets its gradients
+            zero.finish(scorer)
     if halved:
         sums["out_of_memory"] = halved
     if torch.cuda.is_available():

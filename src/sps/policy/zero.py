@@ -38,7 +38,7 @@ def start(scorer: Scorer, ranks: Ranks) -> Any:
             "sps[deepspeed]"
         ) from None
     deepspeed.init_distributed("nccl" if device == "cuda" else "gloo", auto_mpi_discovery=False)
-    weights = [w for w in scorer.parameters() if w.requires_grad]
+    weights: list[Any] = [w for w in scorer.parameters() if w.requires_grad]
     idle = torch.optim.SGD(weights, lr=0.0)
     engine, *_ = deepspeed.initialize(
         model=scorer.to(ranks.accelerator.device),
@@ -69,6 +69,11 @@ def take_gradients(engine: Any, max_norm: float) -> float:
     for weight, grad in zip(weights, grads, strict=True):
         weight.own.grad = grad * min(1.0, max_norm / (norm + 1e-6))
     return norm
+
+
+def finish(engine: Any) -> None:
+    """Let the passes use what was stepped, and forget the gradients."""
+    engine.step()
 
 
 def part_of(value: Tensor, weight: Any) -> Tensor:
