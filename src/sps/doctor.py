@@ -193,7 +193,8 @@ def refuse_too_large(recipe: Recipe, memory: float | None = None) -> None:
     shape = shape_of(recipe.model.path)
     if shape is None:
         return
-    ways = int(os.environ.get("WORLD_SIZE", "1")) if _on("ACCELERATE_USE_FSDP") else 1
+    divided = _on("ACCELERATE_USE_FSDP") or _on("ACCELERATE_USE_DEEPSPEED")
+    ways = int(os.environ.get("WORLD_SIZE", "1")) if divided else 1
     least = floor(recipe, shape, ways)
     if least > memory:
         over = f"divided over {ways} GPUs " if ways > 1 else ""

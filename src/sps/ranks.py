@@ -129,20 +129,11 @@ def join_ranks(device: str = "auto") -> Ranks:
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
     if not several and not (fsdp and "LOCAL_RANK" in os.environ):
         return ALONE
+    _check_launch(fsdp, deepspeed)
     import torch
     from accelerate import Accelerator, InitProcessGroupKwargs
 
-    if deepspeed and os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "3") != "3":
-        raise UserError("zero_stage: only 3 is supported; set it, or use launch/ddp.yaml")
-    for part in ("PARAM", "OPTIMIZER") if deepspeed else ():
-        if os.environ.get(f"ACCELERATE_DEEPSPEED_OFFLOAD_{part}_DEVICE", "none") != "none":
-            key = f"offload_{part.lower()}_device"
-            raise UserError(f"{key}: not supported; set none, and more GPUs")
     os.environ["ACCELERATE_USE_DEEPSPEED"] = "false"  # policy/zero.py starts it
-    if fsdp and os.environ.get("FSDP_VERSION", "1") != "2":
-        raise UserError("fsdp_version: 1 is not supported; set 2 in accelerate's configuration")
-    if _on("FSDP_OFFLOAD_PARAMS"):
-        raise UserError("fsdp_offload_params: true is not supported; set false, and more GPUs")
     # Else transformers would load weights on the first rank alone; every rank shards its own.
     os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
     cpu = device == "cpu" or not torch.cuda.is_available()
@@ -150,6 +141,20 @@ def join_ranks(device: str = "auto") -> Ranks:
     # Precision is the recipe's model.dtype, and sharding is done in policy/shard.py.
     accelerator = Accelerator(cpu=cpu, mixed_precision="no", kwargs_handlers=[waits])
     return Together(accelerator, fsdp or deepspeed, deepspeed)
+
+
+def _check_launch(fsdp: bool, deepspeed: bool) -> None:
+    """Refuse keys of accelerate's configuration that would be left unheard."""
+    if deepspeed and os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE", "3") != "3":
+        raise UserError("zero_stage: only 3 is supported; set it, or use launch/ddp.yaml")
+    for part in ("PARAM", "OPTIMIZER") if deepspeed else ():
+        if os.environ.get(f"ACCELERATE_DEEPSPEED_OFFLOAD_{part}_DEVICE", "none") != "none":
+            key = f"offload_{part.lower()}_device"
+            raise UserError(f"{key}: not supported; set none, and more GPUs")
+    if fsdp and os.environ.get("FSDP_VERSION", "1") != "2":
+        raise UserError("fsdp_version: 1 is not supported; set 2 in accelerate's configuration")
+    if fsdp and _on("FSDP_OFFLOAD_PARAMS"):
+        raise UserError("fsdp_offload_params: true is not supported; set false, and more GPUs")
 
 
 def whole(tensor: Any) -> Any:
