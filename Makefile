@@ -6,7 +6,7 @@ READY = $(VENV)/.ready
 VLLM_VENV ?= .venv-vllm
 VLLM_READY = $(VLLM_VENV)/.ready
 
-.PHONY: demo test test-slow test-vllm check bench clean
+.PHONY: demo test test-deepspeed test-slow test-vllm check bench clean
 
 demo: $(READY)
 	$(BIN)/sps demo --again
@@ -19,6 +19,10 @@ test-slow: $(READY)
 
 test-vllm: $(VLLM_READY)
 	$(VLLM_VENV)/bin/python -m pytest -m "vllm"
+
+test-deepspeed: $(READY)
+	$(BIN)/python -m pip install --quiet --editable ".[deepspeed]"
+	$(BIN)/python -m pytest tests/e2e/test_ranks.py -k DeepSpeed
 
 check: $(READY)
 	$(BIN)/ruff format --check src tests bench examples

@@ -111,12 +111,12 @@ def run_train(path: Path, out: Path | None, resume: bool, overrides: list[str]) 
         scores = train(parts, run)
         parts.verifier.close()
         parts.engine.close()
-    ranks.leave()
     if scores is not None:
         for k in scores.report_ks():
             mean, low, high = scores.pass_at_k(k)
             console.print(f"Pass@{k:<4} {mean:6.1%}  [{low:.1%}, {high:.1%}]")
     console.print(f"run folder: {folder}")
+    ranks.leave()
 
 
 def run_eval(

@@ -152,7 +152,7 @@ def assert_same_run(one: Path, two: Path) -> None:
         ("dapo", DAPO, ""),
         ("hard", HARD, "DeepSpeed"),
     ],
-    ids=["fsdp2", "fsdp2-hard", "ddp-hard", "ddp-dapo", "deepspeed-hard"],
+    ids=["FSDP2", "FSDP2-hard", "DDP-hard", "DDP-dapo", "DeepSpeed-hard"],
 )
 def test_two_ranks_are_one_process(alone, tmp_path, name, changes, sharded):
     recipe, one = alone(name, changes)
