@@ -127,16 +127,20 @@ def test_greedy_and_truncated_sampling():
 
 
 def test_weights_follow_the_trainer():
-    model, texts = make("llama"), prompts([30])
+    model, texts = make("llama"), prompts([30, 12, 50, 7, 64, 21])
     engine = CudaEngine(model, [2], 0, max_rows=8)
-    request = [Request(0, texts[0], (0,))]
-    before = next(iter(engine.generate(request, Sampling(1, 8, 0.0)))).logprobs
+    requests = [Request(i, text, (0,)) for i, text in enumerate(texts)]
+
+    def drawn():
+        return sorted(engine.generate(requests, Sampling(1, 32, 0.0)), key=lambda c: c.index)
+
+    before = drawn()[0].logprobs[:4]
     with torch.no_grad():
         for p in model.parameters():
             p.add_(torch.randn_like(p) * 0.05)
     engine.load_weights(model)
-    done = list(engine.generate(request, Sampling(1, 8, 0.0)))
-    assert np.abs(done[0].logprobs - before).max() > 0.05
+    done = drawn()
+    assert np.abs(done[0].logprobs[:4] - before).max() > 0.05
     assert_as_close_as_training(model, texts, done)
 
 

@@ -114,9 +114,8 @@ class CudaEngine:
         rows.add(take, requests)
         fresh = slice(rows.count - len(take), rows.count)
         logits_BV = torch.stack([rows.first_logits[w.request] for w in take])
-        state = room.state
-        token_B, logprob_B = choose(logits_BV, state.key[fresh], state.own[fresh], sampling)
-        state.take_token(fresh, token_B, logprob_B, self.eos, first=True)
+        state = room.state[fresh]
+        kernels.take(state, choose(logits_BV, state, 0, sampling), self.eos, ahead=0)
 
     def _prefill(self, prompts: list[tuple[int, ...]], places: list[int], room: _Room) -> Tensor:
         device = self.model.device
@@ -162,29 +161,18 @@ class CudaEngine:
 
     def step(self, room: _Room, rows: int, sampling: Sampling) -> None:
         """What is captured: one more token for each of the first `rows` rows."""
-        state, some = room.state, slice(0, rows)
-        logits_BV = self.decoder(
-            state.token[some],
-            state.own[some],
-            state.slot[some],
-            state.prompt[some],
-            state.live[some],
-            room.length_P,
-            room.prefix,
-            room.cache,
-        )
-        token_B, logprob_B = choose(logits_BV, state.key[some], state.own[some] + 1, sampling)
-        state.take_token(some, token_B, logprob_B, self.eos)
+        state = room.state[:rows]
+        logits_BV = self.decoder(state, room.length_P, room.prefix, room.cache)
+        kernels.take(state, choose(logits_BV, state, 1, sampling), self.eos, ahead=1)
 
 
 def choose(
-    logits_BV: Tensor, key_B: Tensor, own_B: Tensor, sampling: Sampling
+    logits_BV: Tensor, state: kernels.State, ahead: int, sampling: Sampling
 ) -> tuple[Tensor, Tensor]:
-    """Token and log-probability; the fused kernel, or torch where top-p or top-k are asked for."""
+    """Token and log-probability; the fused kernels, or torch where top-p or top-k are asked for."""
     if sampling.temperature == 0 or (sampling.top_p == 1 and sampling.top_k == 0):
-        token_B, logprob_B = kernels.draw(logits_BV, key_B, own_B, sampling.temperature)
-        return token_B, logprob_B
-    uniform_B = uniform_at(key_B, own_B)
+        return kernels.draw(logits_BV, state.key, state.own, ahead, sampling.temperature)
+    uniform_B = uniform_at(state.key, state.own + ahead)
     return draw(logits_BV, uniform_B, sampling.temperature, sampling.top_p, sampling.top_k)
 
 
@@ -214,36 +202,6 @@ class _Capture:
         return 0
 
 
-class _State:
-    """What a step reads and writes, a number or flag a row; addresses never change."""
-
-    def __init__(self, size: int, new: int, device: torch.device):
-        def numbers(kind: torch.dtype) -> Tensor:
-            return torch.zeros(size, dtype=kind, device=device)
-
-        self.token, self.key = numbers(torch.int64), numbers(torch.int64)
-        self.own, self.slot, self.prompt = (numbers(torch.int32) for _ in range(3))
-        self.live, self.limit = numbers(torch.int32), numbers(torch.int32)
-        self.ended = numbers(torch.bool)  # by an end token, not by the limit
-        self.ids_ST = torch.zeros(size, new, dtype=torch.int32, device=device)
-        self.logprobs_ST = torch.zeros(size, new, device=device)
-
-    def take_token(
-        self, some: slice, token_B: Tensor, logprob_B: Tensor, eos: Tensor, first: bool = False
-    ) -> None:
-        """Write down a drawn token of every live row, and end the rows that are done."""
-        live = self.live[some] > 0
-        at = self.own[some] + (0 if first else 1)
-        slot, at = self.slot[some].long(), torch.where(live, at, 0).long()
-        self.ids_ST[slot, at] = torch.where(live, token_B.int(), self.ids_ST[slot, at])
-        self.logprobs_ST[slot, at] = torch.where(live, logprob_B, self.logprobs_ST[slot, at])
-        end = (token_B[:, None] == eos).any(-1)
-        self.ended[some] |= live & end
-        self.token[some] = torch.where(live, token_B, self.token[some])
-        self.own[some] = torch.where(live, at.int(), self.own[some])
-        self.live[some] = (live & ~end & (at + 1 < self.limit[some])).int()
-
-
 class _Room:
     """The cache: prompts, own tokens, state, and the steps captured over them."""
 
@@ -259,7 +217,7 @@ class _Room:
 
         self.prefix, self.cache = layers(longest), layers(new)
         self.length_P = torch.zeros(size, dtype=torch.int32, device=device)
-        self.state = _State(size, new, device)
+        self.state = kernels.State.empty(size, new, device)
         self.graphs: dict[tuple, torch.cuda.CUDAGraph] = {}
         decoder.prepare(longest + new)
 
@@ -355,8 +313,7 @@ class _Rows:
     def _keep(self, rows: np.ndarray) -> None:
         state = self.room.state
         where = torch.from_numpy(rows).to(state.token.device)
-        for name in ("token", "key", "own", "slot", "prompt", "live", "limit", "ended"):
-            tensor = getattr(state, name)
+        for tensor in state.rows().values():
             moved = tensor[where]
             tensor[: len(rows)] = moved
         state.live[len(rows) :] = 0

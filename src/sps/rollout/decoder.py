@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from sps.rollout import kernels
+from sps.rollout import kernels, products
 
 Cache = tuple[Tensor, Tensor]  # keys and values of one layer
 
@@ -46,33 +46,20 @@ class Decoder:
             self.table = cos[0].float().contiguous(), sin[0].float().contiguous()
 
     def __call__(
-        self,
-        token_B: Tensor,
-        own_B: Tensor,
-        slot_B: Tensor,
-        prompt_B: Tensor,
-        live_B: Tensor,
-        length_P: Tensor,
-        prefix: list[Cache],
-        cache: list[Cache],
+        self, state: kernels.State, length_P: Tensor, prefix: list[Cache], cache: list[Cache]
     ) -> Tensor:
-        """Logits after one more token a row, which is number own_B of its own tokens."""
+        """Logits after one more token a row."""
         assert self.table is not None  # prepare() came first
-        position_B = length_P[prompt_B.long()] + own_B
-        residual_BD = self.embed.weight[token_B].float()
+        residual_BD = self.embed.weight[state.token].float()
         more_BD: Tensor | None = None
         for layer, shared, own in zip(self.layers, prefix, cache, strict=True):
             x_BD = self._norm(more_BD, residual_BD, layer["norm_in"])
             qkv_BX = linear(x_BD, layer["qkv"], layer["bias"])
-            where = (position_B, slot_B, own_B, live_B)
-            kernels.rotate_store(
-                qkv_BX, self.table, *where, own, self.heads, layer["norms"], self.eps
-            )
-            mixed_BX = kernels.attend(
-                qkv_BX, shared, prompt_B, length_P, own, slot_B, own_B, live_B, self.heads
-            )
-            x_BD = self._norm(linear(mixed_BX, layer["out"]), residual_BD, layer["norm_mlp"])
-            more_BD = linear(kernels.silu_mul(linear(x_BD, layer["gate_up"])), layer["down"])
+            where = (state, length_P, shared, own, self.heads, layer["norms"], self.eps)
+            mixed_BX = kernels.attend(qkv_BX, self.table, *where)
+            more_BD = linear(mixed_BX, layer["out"])
+            x_BD = self._norm(more_BD, residual_BD, layer["norm_mlp"])
+            more_BD = linear(products.silu_product(x_BD, layer["gate_up"]), layer["down"])
         return linear(self._norm(more_BD, residual_BD, self.norm.weight), self.head)
 
     def logits(self, hidden_PD: Tensor) -> Tensor:
@@ -80,7 +67,7 @@ class Decoder:
         return linear(hidden_PD.to(self.head.dtype), self.head)
 
     def _norm(self, more_BD: Tensor | None, residual_BD: Tensor, weight_D: Tensor) -> Tensor:
-        return kernels.add_norm(more_BD, residual_BD, weight_D, self.eps, self.head.dtype)
+        return products.add_norm(more_BD, residual_BD, weight_D, self.eps, self.head.dtype)
 
     def _layer(self, layer: Any) -> dict[str, Any]:
         attention, mlp = layer.self_attn, layer.mlp

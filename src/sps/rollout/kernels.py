@@ -1,4 +1,4 @@
-"""Triton kernels of a decode step: what lies between its matrix products, each fused into one pass.
+"""Triton kernels of a decode step: attention over the cache, and drawing the next token.
 
 Axes: B rows being decoded, S slots of the cache, P prompts, H key/value heads, R query heads that
 share each, L prompt tokens, T own tokens, D width of a head, V vocabulary. Tensors are contiguous.
@@ -6,262 +6,275 @@ share each, L prompt tokens, T own tokens, D width of a head, V vocabulary. Tens
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields, replace
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 
-@triton.jit
-def _add_norm(x, residual, weight, out, eps, size, ADD: tl.constexpr, BLOCK: tl.constexpr):
-    row = tl.program_id(0)
-    at = tl.arange(0, BLOCK)
-    real = at < size
-    value = tl.load(residual + row * size + at, mask=real, other=0.0)
-    if ADD:
-        value = value + tl.load(x + row * size + at, mask=real, other=0.0)
-        tl.store(residual + row * size + at, value, mask=real)
-    wide = value.to(tl.float32)
-    scale = tl.rsqrt(tl.sum(wide * wide, 0) / size + eps)
-    normed = (wide * scale).to(value.dtype)
-    weights = tl.load(weight + at, mask=real, other=0.0)
-    tl.store(out + row * size + at, normed * weights, mask=real)
+@dataclass(frozen=True)
+class State:
+    """What a step reads and writes, a number or flag a row; addresses never change."""
 
+    token: Tensor  # the latest one
+    key: Tensor  # of its random numbers
+    own: Tensor  # its number among the row's own tokens
+    slot: Tensor  # of the cache
+    prompt: Tensor
+    live: Tensor
+    limit: Tensor
+    ended: Tensor  # by an end token, not by the limit
+    ids_ST: Tensor
+    logprobs_ST: Tensor
 
-def add_norm(
-    x_BD: Tensor | None, residual_BD: Tensor, weight_D: Tensor, eps: float, dtype: torch.dtype
-) -> Tensor:
-    """residual += x in place, and its RMSNorm as the model's own code computes it."""
-    rows, size = residual_BD.shape
-    out_BD = torch.empty_like(residual_BD, dtype=dtype)
-    block = triton.next_power_of_2(size)
-    first = x_BD if x_BD is not None else residual_BD
-    _add_norm[(rows,)](
-        first,
-        residual_BD,
-        weight_D,
-        out_BD,
-        eps,
-        size,
-        ADD=x_BD is not None,
-        BLOCK=block,
-        num_warps=4 if block <= 1024 else 8,
-    )
-    return out_BD
+    @classmethod
+    def empty(cls, size: int, new: int, device: torch.device) -> State:
+        """No row is live."""
+        kinds = {"token": torch.int64, "key": torch.int64, "ended": torch.bool}
+        rows = {
+            field.name: torch.zeros(size, dtype=kinds.get(field.name, torch.int32), device=device)
+            for field in fields(cls)
+            if not field.name.endswith("_ST")
+        }
+        ids_ST = torch.zeros(size, new, dtype=torch.int32, device=device)
+        return cls(**rows, ids_ST=ids_ST, logprobs_ST=torch.zeros(size, new, device=device))
+
+    def rows(self) -> dict[str, Tensor]:
+        """Everything that rows have, by name; slots keep what was drawn."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name[-3:] != "_ST"}
+
+    def __getitem__(self, some: slice) -> State:
+        return replace(self, **{name: tensor[some] for name, tensor in self.rows().items()})
 
 
 @triton.jit
-def _silu_mul(both, out, size, BLOCK: tl.constexpr):
-    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    at = part * BLOCK + tl.arange(0, BLOCK)
-    real = at < size
-    gate = tl.load(both + row * 2 * size + at, mask=real, other=0.0).to(tl.float32)
-    up = tl.load(both + row * 2 * size + size + at, mask=real, other=0.0)
-    turned = (gate * tl.sigmoid(gate)).to(up.dtype)
-    tl.store(out + row * size + at, turned * up, mask=real)
+def _turned(x, swapped, weight, at, other, cos, sin, eps, D: tl.constexpr, NORM: tl.constexpr):
+    """Heads [.., D] rotated, normed before when the model norms queries and keys.
 
-
-def silu_mul(both_BF: Tensor) -> Tensor:
-    """silu(gate) * up of joined projections."""
-    rows, size = both_BF.shape[0], both_BF.shape[1] // 2
-    out = both_BF.new_empty(rows, size)
-    _silu_mul[(rows, triton.cdiv(size, 1024))](both_BF, out, size, BLOCK=1024, num_warps=4)
-    return out
-
-
-@triton.jit
-def _half(source, weight, eps, D: tl.constexpr, NORM: tl.constexpr):
-    """Both halves of one head, normed when the model norms queries and keys."""
-    at = tl.arange(0, D // 2)
-    first = tl.load(source + at).to(tl.float32)
-    second = tl.load(source + D // 2 + at).to(tl.float32)
+    `swapped` holds the same heads with their halves exchanged, at places `other`.
+    """
+    kind = x.dtype
+    x, swapped = x.to(tl.float32), swapped.to(tl.float32)
     if NORM:
-        scale = tl.rsqrt((tl.sum(first * first, 0) + tl.sum(second * second, 0)) / D + eps)
-        kind = source.dtype.element_ty
-        first = ((first * scale).to(kind) * tl.load(weight + at)).to(tl.float32)
-        second = ((second * scale).to(kind) * tl.load(weight + D // 2 + at)).to(tl.float32)
-    return first, second
-
-
-@triton.jit
-def _rotate_store(
-    qkv, cos, sin, position, slot, own, live, q_norm, k_norm, eps, keys, values, T,
-    HEADS: tl.constexpr, SHARED: tl.constexpr, D: tl.constexpr, NORM: tl.constexpr,
-):  # fmt: skip
-    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    at = tl.arange(0, D // 2)
-    source = qkv + (row * (HEADS + 2 * SHARED) + head) * D
-    place = tl.load(slot + row).to(tl.int64)
-    when = tl.load(own + row).to(tl.int64)
-    # A row that is done may still name a slot that by now belongs to another row.
-    awake = (tl.load(live + row) > 0) & (at >= 0)
-    if head < HEADS + SHARED:
-        weight = q_norm
-        if head >= HEADS:
-            weight = k_norm
-        first, second = _half(source, weight, eps, D, NORM)
-        turn = tl.load(position + row).to(tl.int64) * D
-        c = tl.load(cos + turn + at).to(tl.float32)
-        s = tl.load(sin + turn + at).to(tl.float32)
-        kind = source.dtype.element_ty
-        low, high = (first * c - second * s).to(kind), (second * c + first * s).to(kind)
-        target = source
-        if head >= HEADS:
-            target = keys + ((place * SHARED + head - HEADS) * T + when) * D
-        tl.store(target + at, low, mask=awake)
-        tl.store(target + D // 2 + at, high, mask=awake)
-    else:
-        target = values + ((place * SHARED + head - HEADS - SHARED) * T + when) * D
-        tl.store(target + at, tl.load(source + at), mask=awake)
-        tl.store(target + D // 2 + at, tl.load(source + D // 2 + at), mask=awake)
-
-
-def rotate_store(
-    qkv_BX: Tensor,
-    table: tuple[Tensor, Tensor],
-    position_B: Tensor,
-    slot_B: Tensor,
-    own_B: Tensor,
-    live_B: Tensor,
-    cache: tuple[Tensor, Tensor],
-    heads: int,
-    norms: tuple[Tensor, Tensor] | None,
-    eps: float,
-) -> None:
-    """Turn the queries in place; turn the keys and store them, with the values, at own_B."""
-    keys, values = cache
-    _, shared, room, width = keys.shape
-    q_norm, k_norm = norms or (qkv_BX, qkv_BX)
-    _rotate_store[(len(qkv_BX), heads + 2 * shared)](
-        qkv_BX, *table, position_B, slot_B, own_B, live_B, q_norm, k_norm, eps, keys, values, room,
-        HEADS=heads, SHARED=shared, D=width, NORM=norms is not None, num_warps=1,
-    )  # fmt: skip
-
-
-@triton.jit
-def _walk(q, keys, values, length, best, total, out, scale,
-          D: tl.constexpr, R: tl.constexpr, N: tl.constexpr):  # fmt: skip
-    """Online softmax of [R, D] queries over `length` keys from a base address."""
-    at_D = tl.arange(0, D)
-    for start in range(0, length, N):
-        at_N = start + tl.arange(0, N)
-        seen = at_N < length
-        k = tl.load(keys + at_N[:, None] * D + at_D[None, :], mask=seen[:, None], other=0.0)
-        scores = tl.dot(q, tl.trans(k)) * scale
-        scores = tl.where(seen[None, :], scores, float("-inf"))
-        top = tl.maximum(best, tl.max(scores, 1))
-        shrink = tl.exp2(best - top)
-        mass = tl.exp2(scores - top[:, None])
-        total = total * shrink + tl.sum(mass, 1)
-        v = tl.load(values + at_N[:, None] * D + at_D[None, :], mask=seen[:, None], other=0.0)
-        out = out * shrink[:, None] + tl.dot(mass.to(v.dtype), v)
-        best = top
-    return best, total, out
+        scale = tl.rsqrt(tl.sum(x * x, 1) / D + eps)[:, None]
+        x = ((x * scale).to(kind) * tl.load(weight + at)[None, :]).to(tl.float32)
+        swapped = ((swapped * scale).to(kind) * tl.load(weight + other)[None, :]).to(tl.float32)
+    return (x * cos[None, :] + swapped * sin[None, :]).to(kind)
 
 
 @triton.jit
 def _attend(
-    qkv, prefix_keys, prefix_values, prompt, prompt_length, keys, values, slot, own, live, out,
-    scale, L, T, HEADS: tl.constexpr, SHARED: tl.constexpr, D: tl.constexpr,
+    qkv, cos, sin, q_norm, k_norm, eps, prefix_keys, prefix_values, prompt, prompt_length,
+    keys, values, slot, own, live, out, scale, L, T,
+    HEADS: tl.constexpr, SHARED: tl.constexpr, D: tl.constexpr, NORM: tl.constexpr,
     R: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     group: tl.constexpr = HEADS // SHARED
-    at_R, at_D = tl.arange(0, R), tl.arange(0, D)
-    place = (row * (HEADS + 2 * SHARED) + head * group + at_R[:, None]) * D + at_D[None, :]
-    real = (at_R < group)[:, None]
-    q = tl.load(qkv + place, mask=real, other=0.0)
-    best = tl.full([R], float("-inf"), tl.float32)
-    total = tl.zeros([R], tl.float32)
-    mixed = tl.zeros([R, D], tl.float32)
+    at_R, at_D, at_1 = tl.arange(0, R), tl.arange(0, D), tl.arange(0, 1)
+    other_D = (at_D + D // 2) % D
     awake = tl.load(live + row)  # a row that is done reads nothing
     whose = tl.load(prompt + row).to(tl.int64)
-    start = (whose * SHARED + head) * L * D
-    length = tl.load(prompt_length + whose) * awake
-    best, total, mixed = _walk(
-        q, prefix_keys + start, prefix_values + start, length, best, total, mixed, scale, D, R, N
-    )
-    start = (tl.load(slot + row).to(tl.int64) * SHARED + head) * T * D
-    length = (tl.load(own + row) + 1) * awake
-    best, total, mixed = _walk(
-        q, keys + start, values + start, length, best, total, mixed, scale, D, R, N
-    )
-    mixed = mixed / tl.maximum(total, 1e-20)[:, None]
+    place = tl.load(slot + row).to(tl.int64)
+    before = tl.load(own + row)
+    behind = tl.load(prompt_length + whose)
+    turn = (behind + before).to(tl.int64) * D + at_D
+    cos_D, sin_D = tl.load(cos + turn), tl.load(sin + turn)
+    sin_D = tl.where(at_D < D // 2, -sin_D, sin_D)
+    source = qkv + row * (HEADS + 2 * SHARED) * D
+    # the queries that share this head
+    real = (at_R < group)[:, None]
+    where = (head * group + at_R[:, None]) * D
+    q = tl.load(source + where + at_D[None, :], mask=real, other=0.0)
+    swapped = tl.load(source + where + other_D[None, :], mask=real, other=0.0)
+    q = _turned(q, swapped, q_norm, at_D, other_D, cos_D, sin_D, eps, D, NORM)
+    # the new token's key and value: stored, and first to be seen
+    where = (HEADS + head + at_1[:, None]) * D
+    new_k = tl.load(source + where + at_D[None, :])
+    swapped = tl.load(source + where + other_D[None, :])
+    new_k = _turned(new_k, swapped, k_norm, at_D, other_D, cos_D, sin_D, eps, D, NORM)
+    new_v = tl.load(source + where + SHARED * D + at_D[None, :])
+    start = (place * SHARED + head) * T * D
+    target = start + before.to(tl.int64) * D + at_1[:, None] * D + at_D[None, :]
+    # A row that is done may still name a slot that by now belongs to another row.
+    tl.store(keys + target, new_k, mask=(at_1[:, None] == 0) & (awake > 0))
+    tl.store(values + target, new_v, mask=(at_1[:, None] == 0) & (awake > 0))
+    best = tl.sum(q.to(tl.float32) * new_k.to(tl.float32), 1) * scale
+    total = tl.full([R], 1.0, tl.float32)
+    mixed = tl.zeros([R, D], tl.float32) + new_v.to(tl.float32)
+    # one loop over both parts, so that loads of the second are under way during the first
+    behind, before = behind * awake, before * awake
+    blocks = tl.cdiv(behind, N)
+    shared = (whose * SHARED + head) * L * D
+    for block in range(0, blocks + tl.cdiv(before, N)):
+        first = block < blocks
+        at_N = tl.where(first, block, block - blocks) * N + tl.arange(0, N)
+        seen = at_N < tl.where(first, behind, before)
+        inside = at_N[:, None] * D + at_D[None, :]
+        at_k = tl.where(first, prefix_keys + shared, keys + start)
+        k = tl.load(at_k + inside, mask=seen[:, None], other=0.0)
+        scores = tl.where(seen[None, :], tl.dot(q, tl.trans(k)) * scale, float("-inf"))
+        top = tl.maximum(best, tl.max(scores, 1))
+        shrink = tl.exp2(best - top)
+        mass = tl.exp2(scores - top[:, None])
+        total = total * shrink + tl.sum(mass, 1)
+        at_v = tl.where(first, prefix_values + shared, values + start)
+        v = tl.load(at_v + inside, mask=seen[:, None], other=0.0)
+        mixed = mixed * shrink[:, None] + tl.dot(mass.to(v.dtype), v)
+        best = top
     target = (row * HEADS + head * group + at_R[:, None]) * D + at_D[None, :]
-    tl.store(out + target, mixed.to(q.dtype), mask=real)
+    tl.store(out + target, (mixed / total[:, None]).to(q.dtype), mask=real)
 
 
 def attend(
     qkv_BX: Tensor,
-    prefix: tuple[Tensor, Tensor],
-    prompt_B: Tensor,
+    table: tuple[Tensor, Tensor],
+    state: State,
     length_P: Tensor,
+    prefix: tuple[Tensor, Tensor],
     cache: tuple[Tensor, Tensor],
-    slot_B: Tensor,
-    own_B: Tensor,
-    live_B: Tensor,
     heads: int,
+    norms: tuple[Tensor, Tensor] | None,
+    eps: float,
 ) -> Tensor:
-    """One query a row against its prompt, stored once a group, and its own tokens 0 .. own_B.
+    """One token a row: its key and value are stored, and its queries see what came before.
 
-    Each key/value head is read once for the R query heads that share it.
+    That is its prompt, stored once a group, and its own tokens. Each key/value head is read once
+    for the R query heads that share it.
     """
     shared, width = prefix[0].shape[1], prefix[0].shape[3]
-    rows, repeat = len(qkv_BX), triton.next_power_of_2(heads // shared)
-    out_BX = qkv_BX.new_empty(rows, heads * width)
-    _attend[(rows, shared)](
-        qkv_BX, *prefix, prompt_B, length_P, *cache, slot_B, own_B, live_B, out_BX,
+    repeat = triton.next_power_of_2(heads // shared)
+    out_BX = qkv_BX.new_empty(len(qkv_BX), heads * width)
+    _attend[(len(qkv_BX), shared)](
+        qkv_BX, *table, *(norms or table), eps, *prefix, state.prompt, length_P,
+        *cache, state.slot, state.own, state.live, out_BX,
         width**-0.5 * 1.4426950408889634, prefix[0].shape[2], cache[0].shape[2],
-        HEADS=heads, SHARED=shared, D=width, R=max(16, repeat), N=64, num_warps=4, num_stages=3,
+        HEADS=heads, SHARED=shared, D=width, NORM=norms is not None, R=max(16, repeat),
+        **_tuned(len(qkv_BX) * shared, width),
     )  # fmt: skip
     return out_BX
 
 
+def _tuned(programs: int, width: int) -> dict[str, int]:
+    """Keys a turn, warps, and loads under way: the best of 50 settings on an H200."""
+    few = programs < 1000 or width > 64
+    return {
+        "N": 64 if few else 32, "num_warps": 1 if width <= 64 else 2, "num_stages": 4 if few else 3
+    }  # fmt: skip
+
+
 @triton.jit
-def _draw(
-    logits, key, own, temperature, token, logprob, V, GREEDY: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Gumbel-max over the row, its random numbers from (key, position, token) alone."""
+def _weigh(logits, cold, tops, masses, V, BLOCK: tl.constexpr):
+    """Largest logit of a block of a row, and the sum of exp(logit - largest)."""
+    row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at = block * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(logits + row * V + at, mask=at < V, other=float("-inf")).to(tl.float32)
+    x = x * cold
+    top = tl.max(x, 0)
+    safe = tl.where(top == float("-inf"), 0.0, top)  # never -inf - -inf
+    place = row * tl.num_programs(1) + block
+    tl.store(tops + place, top)
+    tl.store(masses + place, tl.sum(tl.exp(x - safe), 0))
+
+
+@triton.jit
+def _uniform(key, position):
+    """The number in [0, 1) that sampling.py draws for this key and position, to 53 bits."""
+    x = key.to(tl.uint64) + (position + 1).to(tl.uint64) * 0x9E3779B97F4A7C15
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB
+    x = x ^ (x >> 31)
+    return (x >> 11).to(tl.float64) * 1.1102230246251565e-16
+
+
+@triton.jit
+def _pick(
+    logits, cold, tops, masses, key, own, ahead, token, logprob, V, blocks,
+    GREEDY: tl.constexpr, BLOCK: tl.constexpr, MANY: tl.constexpr,
+):  # fmt: skip
+    """Inverse CDF: first the block whose cumulative mass passes the uniform number, then in it."""
     row = tl.program_id(0).to(tl.int64)
-    seed = tl.load(key + row) + tl.load(own + row).to(tl.int64) * 0x5851F42D4C957F2D
-    top = tl.full([BLOCK], float("-inf"), tl.float32)
-    mass = tl.zeros([BLOCK], tl.float32)
-    best = tl.full([BLOCK], float("-inf"), tl.float32)
-    best_x = tl.zeros([BLOCK], tl.float32)
-    best_at = tl.zeros([BLOCK], tl.int32)
-    for start in range(0, V, BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        x = tl.load(logits + row * V + at, mask=at < V, other=float("-inf")).to(tl.float32)
-        x = x / temperature
-        higher = tl.maximum(top, x)
-        # a lane that has seen nothing but -inf must not compute -inf - -inf
-        safe = tl.where(higher == float("-inf"), 0.0, higher)
-        mass = mass * tl.exp(top - safe) + tl.exp(x - safe)
-        top = higher
-        score = x
-        if not GREEDY:
-            u = tl.maximum(tl.rand(seed, at), 1e-10)
-            score = x - tl.log(-tl.log(u))
-        wins = score > best
-        best = tl.where(wins, score, best)
-        best_x = tl.where(wins, x, best_x)
-        best_at = tl.where(wins, at, best_at)
-    peak = tl.max(top, 0)
-    total = tl.sum(mass * tl.exp(top - peak), 0)
-    winner = tl.max(best, 0)
-    chosen = tl.min(tl.where(best == winner, best_at, 2147483647), 0)
-    x = tl.sum(tl.where((best == winner) & (best_at == chosen), best_x, 0.0), 0)
+    at_M, at_N = tl.arange(0, MANY), tl.arange(0, BLOCK)
+    place, there = row * blocks + at_M, at_M < blocks
+    top_M = tl.load(tops + place, mask=there, other=float("-inf"))
+    peak = tl.max(top_M, 0)
+    mass_M = tl.load(masses + place, mask=there, other=0.0) * tl.exp(top_M - peak)
+    mass_M = mass_M.to(tl.float64)
+    total = tl.sum(mass_M, 0)
+    block, part = 0, 0.0
+    if GREEDY:
+        block = tl.min(tl.where(top_M == peak, at_M, MANY), 0)
+    else:
+        aim = _uniform(tl.load(key + row), tl.load(own + row) + ahead) * total
+        passed = (tl.cumsum(mass_M, 0) > aim) & (mass_M > 0)
+        last = tl.max(tl.where(mass_M > 0, at_M, 0), 0)  # where rounding lets none pass
+        block = tl.minimum(tl.min(tl.where(passed, at_M, MANY), 0), last)
+        before = tl.sum(tl.where(at_M < block, mass_M, 0.0), 0)
+        part = (aim - before) / tl.sum(tl.where(at_M == block, mass_M, 0.0), 0)
+    at = block * BLOCK + at_N
+    x = tl.load(logits + row * V + at, mask=at < V, other=float("-inf")).to(tl.float32)
+    x = x * cold
+    top = tl.max(x, 0)
+    if GREEDY:
+        chosen = tl.min(tl.where(x == top, at, V), 0)
+    else:
+        mass_N = tl.exp(x - top)
+        passed = (tl.cumsum(mass_N, 0) > (part * tl.sum(mass_N, 0)).to(tl.float32)) & (mass_N > 0)
+        last = tl.max(tl.where(mass_N > 0, at, 0), 0)
+        chosen = tl.minimum(tl.min(tl.where(passed, at, V), 0), last)
+    x = tl.sum(tl.where(at == chosen, x, 0.0), 0)
     tl.store(token + row, chosen.to(tl.int64))
-    tl.store(logprob + row, x - peak - tl.log(total))
+    tl.store(logprob + row, x - peak - tl.log(total.to(tl.float32)))
 
 
-def draw(logits_BV: Tensor, key_B: Tensor, own_B: Tensor, temperature: float) -> tuple[Tensor, ...]:
-    """A token a row and its log-probability, in one pass over the logits; 0 is greedy."""
+def draw(
+    logits_BV: Tensor, key_B: Tensor, own_B: Tensor, ahead: int, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """Token number own + ahead of each row and its log-probability; temperature 0 is greedy."""
     rows, size = logits_BV.shape
+    block = min(2048, triton.next_power_of_2(size))
+    blocks = triton.cdiv(size, block)
+    tops, masses = logits_BV.new_empty(2, rows, blocks, dtype=torch.float32)
     token_B = torch.empty(rows, dtype=torch.int64, device=logits_BV.device)
     logprob_B = torch.empty(rows, dtype=torch.float32, device=logits_BV.device)
-    _draw[(rows,)](
-        logits_BV, key_B, own_B, temperature or 1.0, token_B, logprob_B, size,
-        GREEDY=temperature == 0, BLOCK=min(4096, triton.next_power_of_2(size)), num_warps=8,
+    cold = 1 / (temperature or 1.0)
+    _weigh[(rows, blocks)](logits_BV, cold, tops, masses, size, BLOCK=block, num_warps=4)
+    _pick[(rows,)](
+        logits_BV, cold, tops, masses, key_B, own_B, ahead, token_B, logprob_B, size, blocks,
+        GREEDY=temperature == 0, BLOCK=block, MANY=triton.next_power_of_2(blocks), num_warps=4,
     )  # fmt: skip
     return token_B, logprob_B
+
+
+@triton.jit
+def _take(
+    drawn, drawn_logprob, eos, ends, ahead, token, own, slot, live, limit, ended, ids, logprobs,
+    rows, T, BLOCK: tl.constexpr,
+):  # fmt: skip
+    at_B = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    there = at_B < rows
+    awake = there & (tl.load(live + at_B, mask=there, other=0) > 0)
+    new = tl.load(drawn + at_B, mask=awake, other=0)
+    number = tl.load(own + at_B, mask=awake, other=0) + ahead
+    place = tl.load(slot + at_B, mask=awake, other=0).to(tl.int64) * T + number
+    tl.store(ids + place, new.to(tl.int32), mask=awake)
+    tl.store(logprobs + place, tl.load(drawn_logprob + at_B, mask=awake, other=0.0), mask=awake)
+    over = at_B < 0
+    for i in range(ends):
+        over = over | (new == tl.load(eos + i))
+    tl.store(token + at_B, new, mask=awake)
+    tl.store(own + at_B, number, mask=awake)
+    tl.store(ended + at_B, over, mask=awake)
+    goes_on = (over == 0) & (number + 1 < tl.load(limit + at_B, mask=awake, other=0))
+    tl.store(live + at_B, goes_on.to(tl.int32), mask=awake)
+
+
+def take(state: State, drawn: tuple[Tensor, Tensor], eos: Tensor, ahead: int) -> None:
+    """Write down a drawn token of every live row, and end the rows that are done."""
+    rows, room = len(state.token), state.ids_ST.shape[1]
+    _take[(triton.cdiv(rows, 128),)](
+        *drawn, eos, len(eos), ahead, state.token, state.own, state.slot, state.live, state.limit,
+        state.ended, state.ids_ST, state.logprobs_ST, rows, room, BLOCK=128,
+    )  # fmt: skip
