@@ -126,7 +126,7 @@ def _splits(t: MathTask | ChoiceTask) -> dict[str, list[Problem]]:
     """Training questions, some of them held out, and the benchmarks as the test set."""
     columns = Columns(t.columns.question, t.columns.answer, t.columns.id)
     rows = load_problems(t.data, columns, split=t.split, config=t.config)
-    benchmarks = {name: load_benchmark(name, t.data_dir) for name in t.benchmarks}
+    benchmarks = {name: load_benchmark(name, t.data_dir)[: t.limit] for name in t.benchmarks}
     if benchmarks and t.overlap == "drop":
         shared = {o.train_id for o in find_overlaps(rows, benchmarks)}
         rows = [row for row in rows if row.id not in shared]

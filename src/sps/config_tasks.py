@@ -60,6 +60,7 @@ class _DataTask(Node):
     validation: Positive = 64  # training questions held out
     benchmarks: tuple[str, ...] = ()  # the test set; without any, `test` questions are held out
     data_dir: str | None = None  # local copies of the benchmarks; None: from the hub
+    limit: Positive | None = None  # questions of each benchmark, the first ones; None: all
     test: Positive = 64  # training questions held out when there are no benchmarks
     overlap: Literal["report", "drop", "off"] = "report"  # training questions found in benchmarks
     instruction: str | None = None  # None: the usual sentence

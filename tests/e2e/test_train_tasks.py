@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sps.build import open_run
+from sps.build import make_task, open_run
 from sps.config import parse_recipe
 from sps.errors import UserError
 from sps.loop import train
@@ -57,6 +57,21 @@ def test_mathematics_trains_and_reports_overlap_first(tmp_path):
     kinds = [k for k in records[1] if k.startswith("verdict/")]
     assert records[1]["kind"] == "rl"
     assert sum(records[1][k] for k in kinds) == pytest.approx(1.0)
+
+
+def test_the_test_set_can_be_the_first_questions_of_each_benchmark(tmp_path):
+    task = {
+        "type": "math",
+        "data": rows(tmp_path / "train.jsonl", 80),
+        "benchmarks": ["aime24", "aime25"],
+        "data_dir": str(tmp_path),
+        "limit": 2,
+    }
+    rows(tmp_path / "aime_2024.jsonl", 5)
+    rows(tmp_path / "aime_2025.jsonl", 5)
+    made = make_task(parse_recipe({"task": task}, "test")).problems("test")
+    assert [p.id.partition("/")[0] for p in made] == ["aime24"] * 2 + ["aime25"] * 2
+    assert [p.answer for p in made] == ["0", "2", "0", "2"]
 
 
 def test_overlapping_questions_can_be_dropped(tmp_path):
