@@ -187,7 +187,7 @@ def make_engine(
 
         return VllmEngine(policy, rollout.vllm, ranks.accelerator, max_rows)
     arguments = (policy.model, policy.eos_ids, policy.pad_id, max_rows)
-    if policy.model.device.type == "cuda" and fused.supports(policy.model):
+    if policy.model.device.type == "cuda" and fused.supports_kernels(policy.model):
         from sps.rollout.cuda import CudaEngine
 
         return CudaEngine(*arguments)

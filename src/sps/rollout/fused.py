@@ -40,6 +40,13 @@ def supports(model: Any) -> bool:
     return plain and window is None and rope in _ROPES and not adapted and not biased
 
 
+def supports_kernels(model: Any) -> bool:
+    """Whether the GPU kernels serve it, too: they take heads whose width is a power of two."""
+    config = model.config
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return supports(model) and width >= 16 and width & (width - 1) == 0
+
+
 class FusedStep:
     """Holds joined copies of the projections; `refresh` follows the trainer's weights."""
 
