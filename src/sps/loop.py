@@ -13,7 +13,7 @@ import time
 from sps.card import describe, rewrite_card
 from sps.evaluate.scores import Scores
 from sps.phases import Parts
-from sps.phases.irl import irl_every, irl_phase
+from sps.phases.irl import cut_off_warning, irl_every, irl_phase
 from sps.phases.rl import gap_warning, rl_phase
 from sps.phases.schedule import Phase, schedule
 from sps.policy.checkpoint import forget_checkpoints, save_checkpoint, saved_checkpoints
@@ -55,6 +55,8 @@ def _inverse(parts: Parts, run: Run, phase: Phase) -> None:
     meter = Meter(parts.policy.scorer, parts.probe)
     for metrics in irl_phase(parts, phase):
         run.track.log("irl", phase.last, phase=phase.number, **metrics)
+        if text := cut_off_warning(metrics, parts.recipe.rollout.max_new_tokens):
+            run.track.log("warning", phase.last, text=text)
     _read_meter(parts, run, phase, "irl", meter, parts.recipe.irl.lr)
 
 

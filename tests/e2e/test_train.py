@@ -306,8 +306,26 @@ def test_kept_rollouts_are_two_of_each_group_and_follow_l2te(tmp_path):
         tiers = [(i >= 2, r["reward"] > 0, i) for i, r in enumerate(order)]
         want = {order[i]["sample"] for *_, i in sorted(tiers)[:2]}
         assert {r["sample"] for r in group if r["kept"]} == want
-    told_kept = [r["kept"] for r in told(tmp_path / "run") if r["kind"] == "irl" and "kept" in r]
-    assert told_kept == [24, 24]
+    records = [r for r in told(tmp_path / "run") if r["kind"] == "irl" and "kept" in r]
+    assert [r["kept"] for r in records] == [24, 24]
+    for record, steps in zip(records, [(1, 2, 3), (4, 5, 6)], strict=True):
+        kept = [r for r in rows if r["kept"] and r["step"] in steps]
+        assert record["kept_right"] == pytest.approx(sum(r["reward"] > 0 for r in kept) / 24)
+        assert record["kept_cut_off"] == pytest.approx(sum(not r["finished"] for r in kept) / 24)
+
+
+def test_learning_from_rollouts_without_an_end_is_warned_of(tmp_path):
+    def warnings(folder, limit):
+        run(recipe_of(rollout__max_new_tokens=limit, irl__selector={"type": "negative"}), folder)
+        return [
+            r["text"] for r in told(folder) if r["kind"] == "warning" and "cut off" in r["text"]
+        ]
+
+    short = warnings(tmp_path / "short", 2)
+    assert len(short) == 2  # phases
+    assert "100% of the rollouts" in short[0]
+    assert "at 2 tokens" in short[0]
+    assert not warnings(tmp_path / "long", recipe_of().rollout.max_new_tokens)
 
 
 @pytest.mark.parametrize("selector", ["positive", "low_likelihood_positive", "negative"])

@@ -24,6 +24,7 @@ from sps.store.rollouts import to_arrays
 from sps.types import Metrics
 
 Key = tuple[int, int, int]  # step, group, sample
+_CUT_OFF = 0.05  # more rollouts without an end than this share are warned of
 
 
 def irl_phase(parts: Parts, phase: Phase) -> Iterator[Metrics]:
@@ -34,7 +35,7 @@ def irl_phase(parts: Parts, phase: Phase) -> Iterator[Metrics]:
     rng = np.random.default_rng([parts.recipe.seed, 7919, phase.number])  # its own random stream
     kept = select(parts, first, phase.last, rng)
     table = parts.ranks.tell(lambda: _close(parts, first, phase.last, kept))
-    yield {"kept": len(table), "seconds/select": time.perf_counter() - began}
+    yield {**told(table), "seconds/select": time.perf_counter() - began}
     if not len(table):
         return
     prompts, completions = to_arrays(table, "prompt_ids"), to_arrays(table, "ids")
@@ -49,6 +50,29 @@ def irl_phase(parts: Parts, phase: Phase) -> Iterator[Metrics]:
         parts.policy.version += 1
         yield {**sums, "seconds/update": time.perf_counter() - began}
     parts.engine.load_weights(parts.policy.model)
+
+
+def told(table: pa.Table) -> Metrics:
+    """What the policy is pulled towards: how many rollouts, how many right, how many cut off."""
+    if not len(table):
+        return {"kept": 0}
+    right, whole = table["reward"].to_numpy() > 0, table["finished"].to_numpy()
+    return {
+        "kept": len(table),
+        "kept_right": float(right.mean()),
+        "kept_cut_off": float(1 - whole.mean()),
+    }
+
+
+def cut_off_warning(metrics: Metrics, limit: int) -> str:
+    """A text without its end teaches not to end; empty where such rollouts are few."""
+    share = metrics.get("kept_cut_off", 0.0)
+    if share <= _CUT_OFF:
+        return ""
+    return (
+        f"{share:.0%} of the rollouts that IRL learns from were cut off at {limit} tokens and have "
+        "no end, so it teaches the policy not to end; raise rollout.max_new_tokens, or lower irl.lr"
+    )
 
 
 def irl_every(parts: Parts) -> int:

@@ -157,6 +157,8 @@ class State:
             return f"step {step}/{self.total} {' '.join(numbers)}{pace} left {self.left()}"
         if kind == "irl":
             kept = f" kept {record['kept']}" if "kept" in record else ""
+            if "kept_right" in record:
+                kept += f" ({record['kept_right']:.0%} right, {record['kept_cut_off']:.0%} cut off)"
             return f"step {step} IRL{kept}" + (
                 f" loss {show(record['loss'])}" if "loss" in record else ""
             )
