@@ -158,6 +158,13 @@ def _differences(node: Node) -> dict[str, Any]:
     return out
 
 
+_NAMES = {
+    "dr_grpo": "Dr. GRPO",
+    "pass_at_k": "Pass@k training",
+    "w_reinforce": "weighted REINFORCE",
+}
+
+
 def _what(recipe: Recipe, step: int) -> str:
     path = recipe.model.path
     if path is None:
@@ -166,7 +173,8 @@ def _what(recipe: Recipe, step: int) -> str:
         base = f"[{plain(path)}](https://huggingface.co/{path})"
     else:
         base = f"a local model, {plain(Path(path).name)}"
-    how = recipe.rl.algorithm.type.upper().replace("DR_", "Dr. ")
+    kind = recipe.rl.algorithm.type
+    how = _NAMES.get(kind, kind.upper())
     if recipe.irl.steps:
         how += (
             " and SPS (*Steering Probability Squeezing*, arXiv 2604.16995): between RL phases the "

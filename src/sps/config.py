@@ -11,11 +11,9 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from sps.config_tasks import CountdownTask, Node, NonNegative, Positive, Task
+from sps.config_rl import RL, Optimizer, PassK
+from sps.config_tasks import CountdownTask, Node, NonNegative, Positive, Rate, Share, Task
 from sps.errors import UserError
-
-Rate = Annotated[float, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class BaseTraining(Node):
@@ -96,69 +94,6 @@ class Rollouts(Node):
         return self
 
 
-class Grpo(Node):
-    """GRPO: token ratios, mean of sequence means."""
-
-    type: Literal["grpo"] = "grpo"
-    eps: Rate = 0.2
-    beta: Rate = 0.0  # weight of the k3 KL to the reference policy; the paper uses 0.01
-    steps_per_generation: Positive = 1
-
-
-class DrGrpo(Node):
-    """Dr. GRPO: no division by the group's spread nor by each sequence's length."""
-
-    type: Literal["dr_grpo"] = "dr_grpo"
-    eps: Rate = 0.2
-    beta: Rate = 0.0
-    steps_per_generation: Positive = 1
-
-
-class Dapo(Node):
-    """DAPO: clip-higher, token mean, dynamic sampling, soft overlong punishment."""
-
-    type: Literal["dapo"] = "dapo"
-    eps: Rate = 0.2
-    eps_high: Rate = 0.28
-    beta: Rate = 0.0
-    steps_per_generation: Positive = 1
-    max_resample_times: NonNegative = 3
-    soft_cache_length: NonNegative = 0  # tokens before the limit where punishment starts; 0: off
-
-
-class Gspo(Node):
-    """GSPO: one ratio a sequence."""
-
-    type: Literal["gspo"] = "gspo"
-    eps: Rate = 3e-4
-    eps_high: Rate = 4e-4
-    beta: Rate = 0.0
-    steps_per_generation: Positive = 4
-
-
-Algorithm = Annotated[Grpo | DrGrpo | Dapo | Gspo, Field(discriminator="type")]
-
-
-class Optimizer(Node):
-    """AdamW."""
-
-    betas: tuple[Share, Share] = (0.9, 0.999)
-    eps: Rate = 1e-8
-    weight_decay: Rate = 0.0
-    max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
-    warmup_steps: NonNegative = 0
-
-
-class RL(Node):
-    """The RL phases."""
-
-    algorithm: Algorithm = Grpo()
-    steps: Positive = 300  # in all, over every RL phase
-    lr: Annotated[float, Field(gt=0)] = 1e-4
-    optimizer: Optimizer = Optimizer()
-    micro_tokens: Positive = 16384  # padded tokens in one forward pass; bounds memory
-
-
 class Selector(Node):
     """Which rollouts of a group the IRL phase keeps. Every ambiguity of the paper is a key here."""
 
@@ -236,6 +171,12 @@ class Recipe(Node):
         if self.irl.keep > self.rollout.n:
             raise ValueError(
                 f"irl.keep ({self.irl.keep}) is above rollout.n ({self.rollout.n}): "
+                "a group has no more rollouts than that"
+            )
+        algorithm = self.rl.algorithm
+        if isinstance(algorithm, PassK) and algorithm.k > self.rollout.n:
+            raise ValueError(
+                f"rl.algorithm.k ({algorithm.k}) is above rollout.n ({self.rollout.n}): "
                 "a group has no more rollouts than that"
             )
         return self

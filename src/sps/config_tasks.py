@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_val
 
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
+Rate = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(gt=0)]
 Template = Literal["qwen_boxed", "r1", "plain", "chat"]
 # A completion cut off at the token limit: scored 0, or judged if it holds a box already.

@@ -109,6 +109,8 @@ ALGORITHMS = {
     "dr_grpo": {"type": "dr_grpo"},
     "dapo": {"type": "dapo", "soft_cache_length": 3},
     "gspo": {"type": "gspo", "steps_per_generation": 2},
+    "pass_at_k": {"type": "pass_at_k", "k": 2},
+    "w_reinforce": {"type": "w_reinforce"},
 }
 
 
@@ -326,6 +328,20 @@ def test_learning_from_rollouts_without_an_end_is_warned_of(tmp_path):
     assert "100% of the rollouts" in short[0]
     assert "at 2 tokens" in short[0]
     assert not warnings(tmp_path / "long", recipe_of().rollout.max_new_tokens)
+
+
+def test_an_entropy_bonus_keeps_the_policy_less_certain(tmp_path):
+    def last_entropy(folder, bonus):
+        run(recipe_of(rl__entropy=bonus, irl__steps=0, rl__lr=3e-3), folder)
+        steps = [r for r in told(folder) if r["kind"] == "rl"]
+        assert all(np.isfinite(r["loss"]) for r in steps)
+        return steps[-1]["entropy"], steps[-1]["used"]
+
+    (without, some), (with_bonus, every) = (
+        last_entropy(tmp_path / str(bonus), bonus) for bonus in (0.0, 1.0)
+    )
+    assert with_bonus > without + 0.1
+    assert some < 1 == every  # a group that agrees has an entropy, too
 
 
 @pytest.mark.parametrize("selector", ["positive", "low_likelihood_positive", "negative"])

@@ -114,6 +114,25 @@ def test_first_tokens_follow_the_distribution():
     assert ((got - top.values).abs() < 4 * error + 0.01).all(), (got, top.values)
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
+@pytest.mark.parametrize("size", [300, 49152, 151936])
+def test_a_token_is_drawn_as_on_a_cpu(temperature, size):
+    from sps.rollout import kernels
+    from sps.rollout.sampling import draw, uniform_at
+
+    torch.manual_seed(0)
+    logits = (torch.randn(256, size, device="cuda") * 3).bfloat16()
+    logits[0, :200], logits[1, 200:] = -torch.inf, -torch.inf  # blocks without any mass
+    key = torch.randint(-(2**62), 2**62, (256,), device="cuda")
+    own = torch.randint(0, 50, (256,), device="cuda", dtype=torch.int32)
+    token, logprob = kernels.draw(logits, key, own, 1, temperature)
+    want, want_logprob = draw(logits, uniform_at(key, own + 1), temperature, 1.0, 0)
+    same = token == want
+    assert same.float().mean() > 0.98  # sums in another order may tip a close call
+    assert (logprob - want_logprob)[same].abs().max() < 1e-4
+    assert torch.isfinite(logprob).all()
+
+
 def test_greedy_and_truncated_sampling():
     model, texts = make("llama"), prompts([30, 12])
     engine = CudaEngine(model, [2], 0, max_rows=64)

@@ -179,10 +179,17 @@ def test_recipe_survives_dump_and_load(path, tmp_path):
     assert load_recipe(tmp_path / "again.yaml") == recipe
 
 
-@pytest.mark.parametrize("kind", ["grpo", "dr_grpo", "dapo", "gspo"])
+@pytest.mark.parametrize("kind", ["grpo", "dr_grpo", "dapo", "gspo", "pass_at_k", "w_reinforce"])
 def test_every_algorithm_survives_dump_and_load(kind, write):
     recipe = parse_recipe({"rl": {"algorithm": {"type": kind}, "lr": 5e-10}}, "here")
     assert load_recipe(write(dump_recipe(recipe))) == recipe
+
+
+def test_pass_at_k_needs_groups_of_k(write):
+    text = "rollout: {{n: 4}}\nirl: {{keep: 2}}\nrl: {{algorithm: {{type: pass_at_k, k: {}}}}}"
+    load_recipe(write(text.format(4)))
+    with pytest.raises(UserError, match=r"rl.algorithm.k \(5\) is above rollout.n \(4\)"):
+        load_recipe(write(text.format(5)))
 
 
 @pytest.mark.parametrize("cut", ["top_p: 0.9", "top_k: 20"])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import comb
 
 import torch
 from torch import Tensor
@@ -28,6 +29,28 @@ def normalised(reward_PG: Tensor) -> Tensor:
     The 1e-4 keeps a group of equal rewards at zero; the deviation is the sample one (n - 1).
     """
     return centred(reward_PG) / (reward_PG.std(-1, keepdim=True) + 1e-4)
+
+
+def of_k(reward_PG: Tensor, k: int) -> Tensor:
+    """Pass@k training: the mean GRPO advantage of all sets of k rollouts that one belongs to.
+
+    A set is right when any of it is. With w wrong of n, a share C(w, k) / C(n, k) of the sets is
+    wrong; a right rollout's sets are all right, and of a wrong one's C(w-1, k-1) / C(n-1, k-1) are
+    not. k = 1 is GRPO, but for the spread of the population in place of the sample's.
+    """
+    right_PG = reward_PG > 0
+    n, wrong_P1 = reward_PG.shape[-1], (~right_PG).sum(-1, keepdim=True)
+    chance = torch.tensor([1 - comb(w, k) / comb(n, k) for w in range(n + 1)])
+    own = torch.tensor([comb(max(w - 1, 0), k - 1) / comb(n - 1, k - 1) for w in range(n + 1)])
+    mean_P1 = chance.to(reward_PG)[wrong_P1]
+    spread_P1 = (mean_P1 * (1 - mean_P1)).sqrt()
+    gain_PG = 1 - mean_P1 - torch.where(right_PG, 0.0, own.to(reward_PG)[wrong_P1])
+    return torch.where(spread_P1 > 0, gain_PG / spread_P1, 0.0)
+
+
+def of_sign(reward_PG: Tensor, right: float) -> Tensor:
+    """Weighted REINFORCE: `right` for a right answer, -1 for a wrong one, whatever the group."""
+    return torch.where(reward_PG > 0, right, -1.0)
 
 
 def overlong_penalty(length_B: Tensor, limit: int, cache: int) -> Tensor:
@@ -105,9 +128,10 @@ def constant_length(length_B: Tensor, limit: int) -> Tensor:
 class Algorithm:
     """One row of the table: what sets an RL algorithm apart."""
 
-    advantage: Callable[[Tensor], Tensor]  # reward_PG -> advantage_PG
+    advantage: Callable[..., Tensor]  # reward_PG, and its own settings -> advantage_PG
     ratio: Callable[[Tensor, Tensor, Tensor], Tensor]  # new, old, mask -> ratio_BT
     weight: Callable[[Tensor, int], Tensor]  # lengths, limit -> weight_B
+    settings: tuple[str, ...] = ()  # of the advantage, as the recipe calls them
 
 
 ALGORITHMS = {
@@ -115,7 +139,14 @@ ALGORITHMS = {
     "dr_grpo": Algorithm(centred, token_ratio, constant_length),
     "dapo": Algorithm(normalised, token_ratio, token_mean),
     "gspo": Algorithm(normalised, sequence_ratio, mean_of_sequence_means),
+    "pass_at_k": Algorithm(of_k, token_ratio, mean_of_sequence_means, ("k",)),
+    "w_reinforce": Algorithm(of_sign, token_ratio, token_mean, ("right",)),
 }
+
+
+def entropy_bonus(entropy_BT: Tensor, weight_B: Tensor, mask_BT: Tensor) -> Tensor:
+    """The batch's mean entropy at a token, averaged as its loss is."""
+    return (torch.where(mask_BT, entropy_BT, 0.0).sum(-1) * weight_B).sum()
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from sps.algo.rl import (
     ALGORITHMS,
     Terms,
     engine_gap,
+    entropy_bonus,
     overlong_penalty,
     policy_loss,
     truncated_weight,
@@ -76,16 +77,17 @@ def draw_groups(parts: Parts, step: int, count: int) -> tuple[list[Group], Metri
 
 
 def rl_step(parts: Parts, step: int, groups: Sequence[Group]) -> Metrics:
-    """One optimizer step. Rows without advantage cost nothing, unless a KL holds them too."""
+    """One optimizer step. Rows without advantage cost nothing, unless a KL or a bonus has them."""
     recipe, policy = parts.recipe, parts.policy
     settings = recipe.rl.algorithm
     algorithm = ALGORITHMS[settings.type]
     rollouts = [rollout for group in groups for rollout in group]
     reward_PG = torch.tensor([[r.reward for r in group] for group in groups])
-    adv_B = algorithm.advantage(reward_PG).flatten()
+    own = {name: getattr(settings, name) for name in algorithm.settings}
+    adv_B = algorithm.advantage(reward_PG, **own).flatten()
     length_B = torch.tensor([len(r.ids) for r in rollouts])
     weight_B = algorithm.weight(length_B, recipe.rollout.max_new_tokens)
-    live = (adv_B != 0).numpy() | (settings.beta > 0)
+    live = (adv_B != 0).numpy() | (settings.beta > 0) | (recipe.rl.entropy > 0)
     used = np.flatnonzero(live)
     high = getattr(settings, "eps_high", settings.eps)
 
@@ -104,6 +106,9 @@ def rl_step(parts: Parts, step: int, groups: Sequence[Group]) -> Metrics:
             correct_BT,
         )
         loss, sums = policy_loss(terms, algorithm, settings.eps, high, settings.beta)
+        if recipe.rl.entropy:
+            bonus = entropy_bonus(entropy_BT, terms.weight_B, rows.mask_BT)
+            loss = loss - recipe.rl.entropy * bonus
         return loss, sums | gaps
 
     _set_lr(parts.optimizer, recipe.rl.lr, step, recipe.rl.optimizer.warmup_steps)
@@ -115,6 +120,7 @@ def rl_step(parts: Parts, step: int, groups: Sequence[Group]) -> Metrics:
         part_loss,
         temperature=recipe.rollout.temperature,
         max_grad_norm=recipe.rl.optimizer.max_grad_norm,
+        entropy_grad=recipe.rl.entropy > 0,
         ranks=parts.ranks,
     )
     policy.version += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import combinations
 
 import pytest
 import torch
@@ -16,9 +17,12 @@ from sps.algo.rl import (
     clipped,
     constant_length,
     engine_gap,
+    entropy_bonus,
     k3,
     mean_of_sequence_means,
     normalised,
+    of_k,
+    of_sign,
     overlong_penalty,
     policy_loss,
     sequence_ratio,
@@ -240,3 +244,42 @@ def test_correction_weighs_the_surrogate_and_leaves_the_kl():
     # The surrogate's gradient is -w A / 2; the KL's is beta (1 - e^(ref - new)) / 2.
     by_hand = [-0.5 + 0.05 * (1 - math.exp(-0.5)), -2.0]
     assert new.grad[0].tolist() == pytest.approx(by_hand)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 8])
+def test_pass_at_k_is_the_mean_advantage_over_all_sets_of_k(n):
+    for k in range(1, n + 1):
+        for right in range(n + 1):
+            reward = torch.zeros(1, n, dtype=torch.float64)
+            reward[0, :right] = 1
+            sets = list(combinations(range(n), k))
+            of_set = torch.tensor([float(any(reward[0, i] > 0 for i in s)) for s in sets])
+            spread = of_set.std(correction=0)
+            scaled = (of_set - of_set.mean()) / spread if spread > 0 else of_set * 0
+            want = [
+                torch.stack([a for a, s in zip(scaled, sets, strict=True) if i in s]).mean()
+                for i in range(n)
+            ]
+            torch.testing.assert_close(of_k(reward, k)[0].float(), torch.stack(want))
+
+
+def test_pass_at_k_leaves_alone_what_any_k_samples_solve():
+    reward = torch.tensor([[1.0, 1, 1, 1, 1, 1, 0, 0], [1, 0, 0, 0, 0, 0, 0, 0]])
+    easy, hard = of_k(reward, 4)
+    assert not easy.any()  # two wrong of eight: every set of four has a right one
+    assert hard[0] > 0 > hard[1]
+    assert normalised(reward)[0].any()  # where GRPO still sharpens
+
+
+def test_weighted_reinforce_learns_from_every_wrong_answer():
+    reward = torch.tensor([[1.0, 0, 0], [0, 0, 0], [1, 1, 1]])
+    want = torch.tensor([[0.1, -1, -1], [-1, -1, -1], [0.1, 0.1, 0.1]])
+    torch.testing.assert_close(of_sign(reward, 0.1), want)
+
+
+def test_entropy_bonus_is_the_mean_of_real_tokens():
+    entropy = torch.tensor([[1.0, 2.0, math.nan], [3.0, math.nan, math.nan]])
+    mask = torch.tensor([[True, True, False], [True, False, False]])
+    length = mask.sum(-1)
+    assert entropy_bonus(entropy, token_mean(length, 3), mask) == pytest.approx(2.0)
+    assert entropy_bonus(entropy, mean_of_sequence_means(length, 3), mask) == pytest.approx(2.25)
