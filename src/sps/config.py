@@ -174,10 +174,10 @@ class Recipe(Node):
                 "a group has no more rollouts than that"
             )
         algorithm = self.rl.algorithm
-        if isinstance(algorithm, PassK) and algorithm.k > self.rollout.n:
+        if isinstance(algorithm, PassK) and algorithm.k >= self.rollout.n:
             raise ValueError(
-                f"rl.algorithm.k ({algorithm.k}) is above rollout.n ({self.rollout.n}): "
-                "a group has no more rollouts than that"
+                f"rl.algorithm.k ({algorithm.k}) is not below rollout.n ({self.rollout.n}): "
+                "one set of k has nothing to be compared with"
             )
         return self
 

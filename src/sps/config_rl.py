@@ -53,7 +53,7 @@ class PassK(Node):
     """Pass@k training (arXiv 2508.10751): GRPO, rewarded for what k samples together solve."""
 
     type: Literal["pass_at_k"] = "pass_at_k"
-    k: Positive = 4  # at most rollout.n; 1 is GRPO
+    k: Positive = 4  # below rollout.n; 1 is GRPO
     eps: Rate = 0.2
     beta: Rate = 0.0
     steps_per_generation: Positive = 1

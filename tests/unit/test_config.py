@@ -185,11 +185,11 @@ def test_every_algorithm_survives_dump_and_load(kind, write):
     assert load_recipe(write(dump_recipe(recipe))) == recipe
 
 
-def test_pass_at_k_needs_groups_of_k(write):
+def test_pass_at_k_needs_groups_larger_than_k(write):
     text = "rollout: {{n: 4}}\nirl: {{keep: 2}}\nrl: {{algorithm: {{type: pass_at_k, k: {}}}}}"
-    load_recipe(write(text.format(4)))
-    with pytest.raises(UserError, match=r"rl.algorithm.k \(5\) is above rollout.n \(4\)"):
-        load_recipe(write(text.format(5)))
+    load_recipe(write(text.format(3)))
+    with pytest.raises(UserError, match=r"rl.algorithm.k \(4\) is not below rollout.n \(4\)"):
+        load_recipe(write(text.format(4)))
 
 
 @pytest.mark.parametrize("cut", ["top_p: 0.9", "top_k: 20"])
