@@ -19,6 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from bench.sides import alternate, report, row
 from sps.rollout.cuda import CudaEngine
+from sps.rollout.fused import head_width
 from sps.types import Request, Sampling
 
 SMOLLM2 = {
@@ -52,8 +53,7 @@ def build(shape: dict) -> Any:
 def floor_seconds(model: Any, rows: int, groups: int, prompt: int, new: int) -> float:
     """Time to read the weights once a step, and every key and value that some row sees, in bf16."""
     c = model.config
-    width = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
-    token = 2 * c.num_hidden_layers * c.num_key_value_heads * width * 2
+    token = 2 * c.num_hidden_layers * c.num_key_value_heads * head_width(c) * 2
     weights = 2 * sum(p.numel() for p in model.parameters())
     once = groups * prompt * token + rows * (new / 2) * token  # a prompt is read once a group
     return new * (weights + once) / bandwidth()

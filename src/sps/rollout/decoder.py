@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from sps.rollout import kernels, products
+from sps.rollout.fused import head_width
 
 Cache = tuple[Tensor, Tensor]  # keys and values of one layer
 
@@ -23,7 +24,7 @@ class Decoder:
     def __init__(self, model: Any):
         config = model.config
         self.heads, self.shared = config.num_attention_heads, config.num_key_value_heads
-        self.width = getattr(config, "head_dim", None) or config.hidden_size // self.heads
+        self.width = head_width(config)
         self.eps, self.rotary = config.rms_norm_eps, model.base_model.rotary_emb
         self.embed, self.norm = model.get_input_embeddings(), model.base_model.norm
         self.copies: list[tuple[Tensor, Tensor]] = []  # (ours, the trainer's)

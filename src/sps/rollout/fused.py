@@ -42,9 +42,13 @@ def supports(model: Any) -> bool:
 
 def supports_kernels(model: Any) -> bool:
     """Whether the GPU kernels serve it, too: they take heads whose width is a power of two."""
-    config = model.config
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    width = head_width(model.config)
     return supports(model) and width >= 16 and width & (width - 1) == 0
+
+
+def head_width(config: Any) -> int:
+    """Numbers in a key; a model may say, or not."""
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
 
 class FusedStep:
@@ -53,7 +57,7 @@ class FusedStep:
     def __init__(self, model: Any):
         config = model.config
         self.heads, self.shared = config.num_attention_heads, config.num_key_value_heads
-        self.width = getattr(config, "head_dim", None) or config.hidden_size // self.heads
+        self.width = head_width(config)
         self.eps, self.rotary = config.rms_norm_eps, model.base_model.rotary_emb
         self.layers = [_Layer(layer, self.eps) for layer in model.base_model.layers]
         self.embed = model.get_input_embeddings()

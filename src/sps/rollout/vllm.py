@@ -25,6 +25,7 @@ import torch
 
 from sps.config import Vllm
 from sps.errors import RunFailed, UserError
+from sps.rollout.fused import head_width
 from sps.types import Completion, Request, Sampling
 
 _WAIT = 120.0  # seconds for a server to come up
@@ -218,8 +219,7 @@ def _plain_linear(model: Any) -> Iterator[None]:
     from vllm.model_executor.layers import utils
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
-    config = model.config
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    width = head_width(model.config)
     if width not in CPUAttentionBackend.get_supported_head_sizes():
         raise UserError(
             f"rollout.engine: on a CPU vLLM knows no attention heads of width {width}, which this "
