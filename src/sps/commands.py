@@ -194,7 +194,7 @@ def recipes_folder() -> Path:
 
 
 def show_results(results: dict[str, Any]) -> None:
-    """The table of a comparison, and who beats whom; 80 columns are enough."""
+    """The table of a comparison, and who beats whom; 80 columns unless names are long."""
     methods = results["methods"]
     ks = list(methods["base"]["pass_at_k"])
     shown = list(dict.fromkeys([k for k in ("1", "8", "32") if k in ks] + [ks[-1]]))
@@ -211,6 +211,8 @@ def show_results(results: dict[str, Any]) -> None:
         cells = [f"{100 * curve[k][0]:.1f}" for k in shown]
         table.add_row(name, *cells, ends, squeeze)
     seeds = max(row["seeds"] for row in methods.values())
+    longest = max(14, *map(len, methods))
+    console.width = max(console.width, 66 + longest)  # a name is worth more than a short line
     console.print(table)
     console.print(
         f"\nmeans of {seeds} seed{'s' * (seeds > 1)}; intervals (of Pass@{ks[-1]}) are over "
@@ -223,9 +225,10 @@ def show_results(results: dict[str, Any]) -> None:
         ):
             mean, low, high = (100 * x for x in row["delta"])
             console.print(
-                f"  {row['b']:>14} against {row['a']:<6} Pass@{row['k']:<4}"
+                f"  {row['b']:>{longest}} against {row['a']:<6} Pass@{row['k']:<4}"
                 f"{mean:+6.1f} [{low:+.1f}, {high:+.1f}]  {row['verdict']}",
                 highlight=False,
+                soft_wrap=True,
             )
 
 
