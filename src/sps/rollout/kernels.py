@@ -50,11 +50,11 @@ class State:
 
 
 @triton.jit
-def _turned(x, swapped, weight, at, other, cos, sin, eps, D: tl.constexpr, NORM: tl.constexpr):
-    """Heads [.., D] rotated, normed before when the model norms queries and keys.
-
-    `swapped` holds the same heads with their halves exchanged, at places `other`.
-    """
+def _turned(source, where, real, weight, cos, sin, eps, D: tl.constexpr, NORM: tl.constexpr):
+    """Heads [.., D] from `where`, rotated; normed before when the model norms queries and keys."""
+    at, other = tl.arange(0, D), (tl.arange(0, D) + D // 2) % D
+    x = tl.load(source + where + at[None, :], mask=real, other=0.0)
+    swapped = tl.load(source + where + other[None, :], mask=real, other=0.0)  # its halves exchanged
     kind = x.dtype
     x, swapped = x.to(tl.float32), swapped.to(tl.float32)
     if NORM:
@@ -74,7 +74,6 @@ def _attend(
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     group: tl.constexpr = HEADS // SHARED
     at_R, at_D, at_1 = tl.arange(0, R), tl.arange(0, D), tl.arange(0, 1)
-    other_D = (at_D + D // 2) % D
     awake = tl.load(live + row)  # a row that is done reads nothing
     whose = tl.load(prompt + row).to(tl.int64)
     place = tl.load(slot + row).to(tl.int64)
@@ -85,22 +84,18 @@ def _attend(
     sin_D = tl.where(at_D < D // 2, -sin_D, sin_D)
     source = qkv + row * (HEADS + 2 * SHARED) * D
     # the queries that share this head
-    real = (at_R < group)[:, None]
+    real, one = (at_R < group)[:, None], at_1[:, None] == 0
     where = (head * group + at_R[:, None]) * D
-    q = tl.load(source + where + at_D[None, :], mask=real, other=0.0)
-    swapped = tl.load(source + where + other_D[None, :], mask=real, other=0.0)
-    q = _turned(q, swapped, q_norm, at_D, other_D, cos_D, sin_D, eps, D, NORM)
+    q = _turned(source, where, real, q_norm, cos_D, sin_D, eps, D, NORM)
     # the new token's key and value: stored, and first to be seen
     where = (HEADS + head + at_1[:, None]) * D
-    new_k = tl.load(source + where + at_D[None, :])
-    swapped = tl.load(source + where + other_D[None, :])
-    new_k = _turned(new_k, swapped, k_norm, at_D, other_D, cos_D, sin_D, eps, D, NORM)
+    new_k = _turned(source, where, one, k_norm, cos_D, sin_D, eps, D, NORM)
     new_v = tl.load(source + where + SHARED * D + at_D[None, :])
     start = (place * SHARED + head) * T * D
     target = start + before.to(tl.int64) * D + at_1[:, None] * D + at_D[None, :]
     # A row that is done may still name a slot that by now belongs to another row.
-    tl.store(keys + target, new_k, mask=(at_1[:, None] == 0) & (awake > 0))
-    tl.store(values + target, new_v, mask=(at_1[:, None] == 0) & (awake > 0))
+    tl.store(keys + target, new_k, mask=one & (awake > 0))
+    tl.store(values + target, new_v, mask=one & (awake > 0))
     best = tl.sum(q.to(tl.float32) * new_k.to(tl.float32), 1) * scale
     total = tl.full([R], 1.0, tl.float32)
     mixed = tl.zeros([R, D], tl.float32) + new_v.to(tl.float32)
