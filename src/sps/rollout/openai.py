@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import random
+import socket
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -78,12 +79,16 @@ class OpenAIEngine:
         finally:
             self.close()
             pool.shutdown(cancel_futures=True)
+            while self._open:  # only now does no thread use one
+                self._open.pop().close()
 
     def close(self) -> None:
-        """Close every connection; requests under way fail, and are not tried again."""
+        """Requests under way fail at once, and are not tried again."""
         self._stop.set()
-        while self._open:
-            self._open.pop().close()
+        for connection in list(self._open):
+            if (raw := connection.sock) is not None:
+                with suppress(OSError):  # the other end was faster
+                    socket.socket.shutdown(raw, socket.SHUT_RDWR)
 
     def _one(self, ask: Ask, sample: int, sampling: Sampling) -> Written:
         chat = not isinstance(ask.prompt, str)
@@ -152,8 +157,8 @@ class OpenAIEngine:
         headers = {"Content-Type": "application/json"}
         if self.api_key:
             headers["Authorization"] = f"Bearer {self.api_key}"
-        connection = self._connection()
         try:
+            connection = self._connection()
             where = self._parts.path.rstrip("/") + path
             connection.request("POST", where, json.dumps(body), headers)
             response = connection.getresponse()
@@ -174,18 +179,21 @@ class OpenAIEngine:
         return reply if isinstance(reply, dict) else {"answer": reply}
 
     def _connection(self) -> http.client.HTTPConnection:
-        """One a thread, kept open."""
+        """One a thread, kept open; none after close(), which can only end what it can see."""
         if getattr(self._local, "connection", None) is None:
             kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
             kind = kinds[self._parts.scheme]
             host = str(self._parts.hostname)
             self._local.connection = kind(host, self._parts.port, timeout=self.timeout)
             self._open.append(self._local.connection)
+        if self._local.connection.sock is None:
+            self._local.connection.connect()
+        if self._stop.is_set():
+            raise ConnectionAbortedError("another request failed")
         return self._local.connection
 
     def _drop(self) -> None:
-        with suppress(ValueError):  # closed by close()
-            self._open.remove(self._local.connection)
+        self._open.remove(self._local.connection)
         self._local.connection.close()
         self._local.connection = None
 

@@ -165,6 +165,24 @@ def test_an_endpoint_that_answers_garbage_is_an_error_with_its_fix(answer, messa
         list(engine(server, retries=1).write(asks(1), SAMPLING))
 
 
+def test_after_an_error_nothing_is_waited_for_or_asked_again():
+    over, under_way = threading.Event(), threading.Barrier(3, timeout=10)
+    waited_for = []
+
+    def reply(path, body, number):
+        under_way.wait()
+        if number == 1 and not over.wait(10):
+            waited_for.append(number)
+        return (401, {}, "no") if number == 0 else (503, {"Retry-After": "10"}, "")
+
+    with Server(reply) as server:
+        with pytest.raises(UserError, match="API key"):
+            list(engine(server, concurrency=3).write(asks(3, (0,)), SAMPLING))
+        over.set()
+    assert not waited_for
+    assert len(server.requests) == 3
+
+
 def test_an_endpoint_that_is_down_is_said_after_the_last_try():
     with Server(chat_reply) as server:
         url = server.url
