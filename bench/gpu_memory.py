@@ -4,7 +4,7 @@
 bf16 computation, AdamW. Counted: the peak of the whole step, and of a pass above what rests between
 passes (weights, gradients, moments). One side a call:
 
-python -m bench.gpu_memory sps | sps checkpointing | trl | trl checkpointing | trl liger ...
+python -m bench.gpu_memory sps | sps checkpointing [eager] | trl [liger] [checkpointing]
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ def main() -> None:
     """One side a process: memory of one must not be counted for another."""
     sides = {
         "sps": lambda: ours(False, True),
-        "sps checkpointing": lambda: ours(True, False),
+        "sps checkpointing": lambda: ours(True, True),
+        "sps checkpointing eager": lambda: ours(True, False),
         "trl": lambda: trl(False, False),
         "trl checkpointing": lambda: trl(False, True),
         "trl liger": lambda: trl(True, False),

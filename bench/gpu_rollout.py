@@ -1,12 +1,14 @@
 """Rollout tokens/s on a GPU, log-probabilities included: native, vLLM, transformers, and the floor.
 
-python -m bench.gpu_rollout [smollm2|qwen|smollm2:1024]   (:1024 asks for that many sequences alone)
+python -m bench.gpu_rollout [smollm2|qwen|smollm2:1024 ...] [--against vllm,transformers]
 
-Sides that are not installed are left out, and said.
+:1024 asks for that many sequences alone. vLLM is left out, and said, where it is not installed.
 """
 
 from __future__ import annotations
 
+import argparse
+import copy
 import sys
 import tempfile
 import time
@@ -44,7 +46,7 @@ def build(shape: dict) -> Any:
     torch.manual_seed(0)
     kind = shape["model_type"]
     config = AutoConfig.for_model(kind, **{k: v for k, v in shape.items() if k != "model_type"})
-    with torch.device("cuda"):
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     model.compute_dtype = torch.bfloat16
     return model
@@ -102,11 +104,12 @@ def vllm_side(llm: Any, prompts: list, n: int, new: int) -> Callable[[], float]:
 
 
 def transformers_side(model: Any, prompts: list, n: int, new: int) -> Callable[[], float]:
-    """model.generate, log-probabilities left out: it is far behind without them."""
+    """model.generate in bf16, log-probabilities left out: it is far behind without them."""
+    half = copy.deepcopy(model).to(torch.bfloat16)
     ids = torch.tensor(prompts, device="cuda").repeat_interleave(n, 0)
 
     def work() -> float:
-        out = model.generate(
+        out = half.generate(
             ids, attention_mask=torch.ones_like(ids), do_sample=True, top_k=0,
             max_new_tokens=new, min_new_tokens=new, pad_token_id=0,
         )  # fmt: skip
@@ -117,20 +120,25 @@ def transformers_side(model: Any, prompts: list, n: int, new: int) -> Callable[[
 
 def main() -> None:
     """All work of the shapes asked for."""
-    for asked in sys.argv[1:] or list(WORK):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("work", nargs="*", default=list(WORK))
+    parser.add_argument("--against", default="vllm,transformers")
+    asked_for = parser.parse_args()
+    against = asked_for.against.split(",")
+    for asked in asked_for.work:
         rows: list[dict[str, Any]] = []
         name, _, only = asked.partition(":")
         shape, works = WORK[name]
         works = [w for w in works if not only or w[0] * w[1] == int(only)]
         model = build(shape)
-        llm = _vllm(model)
+        llm = _vllm(model) if "vllm" in against else None
         for groups, n, prompt, new in works:
             rng = np.random.default_rng(0)
             prompts = [rng.integers(5, 40000, prompt).tolist() for _ in range(groups)]
             sides = {"native": native_side(model, prompts, n, new)}
             if llm is not None:
                 sides["vllm"] = vllm_side(llm, prompts, n, new)
-            if llm is None:
+            if "transformers" in against:
                 sides["transformers"] = transformers_side(model, prompts, n, new)
             rates = alternate(sides, repeats=3)
             found = row(f"{name} {groups * n}", rates, "tok/s")

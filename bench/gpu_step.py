@@ -62,7 +62,9 @@ def make_parts(model, folder: Path, prompt: int, new: int, micro_tokens: int) ->
         budget=Budget(micro_tokens),
     )
     for p in problems:
-        parts.prompts[p.id] = tuple(rng.integers(5, 40000, prompt).tolist())
+        parts.prompts[p.id] = tuple(
+            rng.integers(5, min(40000, model.config.vocab_size), prompt).tolist()
+        )
     return parts
 
 

@@ -24,10 +24,10 @@ def alternate(sides: dict[str, Callable[[], float]], repeats: int) -> dict[str, 
     rates: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(repeats + 1):
         for name, work in sides.items():
-            _wait()
+            wait()
             began = time.perf_counter()
             units = work()
-            _wait()
+            wait()
             if turn:
                 rates[name].append(units / (time.perf_counter() - began))
     return rates
@@ -79,6 +79,7 @@ def machine() -> dict[str, Any]:
     }
 
 
-def _wait() -> None:
+def wait() -> None:
+    """Until the GPU, if there is one, has done what it was told."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()

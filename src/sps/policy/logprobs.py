@@ -132,9 +132,13 @@ def greedy_probs(
 
 
 def compute(model: Any) -> Any:
-    """Autocast to the dtype the policy computes in; its weights stay in float32."""
+    """Autocast to the dtype the policy computes in; its weights stay in float32.
+
+    A pass uses a weight once, so a cache of the converted ones would only hold them all.
+    """
     kind = getattr(model, "compute_dtype", torch.float32)
-    return torch.autocast(model.device.type, kind, enabled=kind != torch.float32)
+    enabled = kind != torch.float32
+    return torch.autocast(model.device.type, kind, enabled=enabled, cache_enabled=False)
 
 
 def _head(

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import weakref
+
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import LlamaForCausalLM
 
 from sps.policy import logprobs
+from sps.policy.load import prepare_training
 from sps.policy.logprobs import Scorer, greedy_probs, micro_batches, token_logprobs
 
 
@@ -121,3 +127,38 @@ def test_entropy_has_a_gradient_only_when_asked(own_policy, ragged):
     _, entropy_BT = token_logprobs(own_policy.scorer, rows, entropy_grad=True)
     entropy_BT.sum().backward()
     assert own_policy.model.get_input_embeddings().weight.grad.abs().sum() > 0
+
+
+class Held(TorchDispatchMode):
+    """The most bytes that operations' bf16 results held at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.now, self.most, self.known = 0, 0, weakref.WeakSet()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor) and out.dtype == torch.bfloat16:
+            storage = out.untyped_storage()
+            if storage not in self.known:
+                self.known.add(storage)
+                weakref.finalize(storage, self.free, storage.nbytes())
+                self.now += storage.nbytes()
+                self.most = max(self.most, self.now)
+        return out
+
+    def free(self, size):
+        self.now -= size
+
+
+def test_a_checkpointed_pass_never_holds_every_weight_a_second_time(policy):
+    config = copy.deepcopy(policy.model.config)
+    config.num_hidden_layers, config.vocab_size = 12, 32
+    model = LlamaForCausalLM(config)
+    model.compute_dtype = torch.bfloat16
+    prepare_training(model, checkpointing=True)
+    (rows,) = micro_batches([np.array([1, 2])], [np.array([3])], 0, 100)
+    with Held() as held:
+        token_logprobs(Scorer(model), rows)[0].sum().backward()
+    in_half = 2 * sum(weight.numel() for weight in model.parameters())
+    assert 0 < held.most < in_half / 3
