@@ -62,7 +62,7 @@ def sections(study: Study, diagnoses: squeeze.Diagnoses) -> list[Section]:
         )),
         Section("questions", "Questions", "Which are solved, and in how many ways.", gather(
             (questions.bucket_figure, study, diagnoses),
-            (questions.passk_over_steps, study, diagnoses),
+            (questions.passk_over_steps, study),
             (questions.gained_table, study, diagnoses),
             (questions.bound_table, diagnoses),
             (questions.diversity_table, diagnoses),

@@ -7,8 +7,8 @@ from typing import Any
 from sps.diagnose.questions import BUCKETS, accuracy_buckets, gained_and_lost
 from sps.report.blocks import Figure, Table, axis, band, line, percent, percent_axis
 from sps.report.figures_squeeze import Diagnoses
-from sps.report.study import Study, Subject
-from sps.report.style import marks
+from sps.report.study import Study, Subject, seeds_curve
+from sps.report.style import Mark, marks
 
 
 def bucket_figure(study: Study, diagnoses: Diagnoses) -> Figure | None:
@@ -48,38 +48,70 @@ def bucket_figure(study: Study, diagnoses: Diagnoses) -> Figure | None:
     return Figure("buckets", "Accuracy buckets", note, data, layout, height=340, wide=True)
 
 
-def passk_over_steps(study: Study, diagnoses: Diagnoses) -> list[Figure]:
-    """Pass@1 and Pass@max-k at each validation."""
+def passk_over_steps(study: Study) -> list[Figure]:
+    """Pass@1 and Pass@max-k at each validation, against steps and against each other."""
+    ways = {s.name: way for s in study.subjects if len(way := validated(s)) > 1}
+    if not ways:
+        return []
     style = marks(s.name for s in study.subjects)
-    by_k: dict[int, list[dict[str, Any]]] = {}
-    for name, found in diagnoses.items():
-        for row in (r for r in found.get("questions") or [] if r["split"] == "validation"):
-            stages = list(zip(row["steps"], row["curves"], strict=False))
-            if len(stages) < 2:
-                continue
-            top = max(int(k) for k in stages[-1][1])
-            for k in sorted({1, top}):
-                triples = [(s, c[str(k)]) for s, c in stages if str(k) in c and s is not None]
-                x = [s for s, _ in triples]
-                mean, low, high = ([t[i] for _, t in triples] for i in range(3))
-                mark = style[name]
-                dots = {"mode": "lines+markers", "marker": {"symbol": mark.symbol, "size": 7}}
-                traces = by_k.setdefault(k, [])
-                traces.append(band(x, low, high, mark.colour, name, 0.12))
-                entry = line(x, mean, name, mark.colour, mark.dash, legendgroup=name, **dots)
-                traces.append(entry | {"hovertemplate": "%{y:.1%}"})
-    out = []
-    for k, data in sorted(by_k.items()):
-        layout: dict[str, Any] = {"xaxis": axis("RL step"), "yaxis": percent_axis(f"Pass@{k}")}
-        layout["showlegend"] = len(data) > 2
-        note = (
-            f"Pass@{k} on the validation questions as training goes on, first seed, 95 % intervals."
-        )
-        if k > 1:
-            note += " More steps need not raise it: that is the bound on exploration the paper saw."
-        title = f"Pass@{k} over training"
-        out.append(Figure(f"steps-{k}", title, note, data, layout, height=300))
-    return out
+    top = max(set.intersection(*(set(curve) for way in ways.values() for curve in way.values())))
+    figures = [_over_steps(ways, k, style) for k in sorted({1, top})]
+    return figures if top == 1 else [*figures, _path(ways, top, style)]
+
+
+def validated(subject: Subject) -> dict[int, dict[int, list[float]]]:
+    """The Pass@k curve at each step that every seed has validated, over the seeds."""
+    seeds = [
+        {e.step: (e.correct, e.n) for e in run.split("validation") if e.step is not None}
+        for run in subject.runs
+    ]
+    shared = set.intersection(*map(set, seeds)) if seeds else set()
+    curves = {step: seeds_curve([seed[step] for seed in seeds]) for step in sorted(shared)}
+    return {step: curve for step, curve in curves.items() if curve}
+
+
+def _over_steps(ways: dict[str, Any], k: int, style: dict[str, Mark]) -> Figure:
+    data = []
+    for name, way in ways.items():
+        mark, steps = style[name], list(way)
+        mean, low, high = zip(*(way[s][k] for s in steps), strict=True)
+        dots = {"mode": "lines+markers", "marker": {"symbol": mark.symbol, "size": 7}}
+        data.append(band(steps, low, high, mark.colour, name, 0.12))
+        entry = line(steps, list(mean), name, mark.colour, mark.dash, legendgroup=name, **dots)
+        data.append(entry | {"hovertemplate": "%{y:.1%}"})
+    note = f"Pass@{k} on the validation questions as training goes on, over seeds, 95 % intervals."
+    if k > 1:
+        note += " More steps need not raise it: that is the bound on exploration the paper saw."
+    layout = {"xaxis": axis("RL step"), "yaxis": percent_axis(f"Pass@{k}")}
+    layout["showlegend"] = len(ways) > 1
+    return Figure(f"steps-{k}", f"Pass@{k} over training", note, data, layout, height=300)
+
+
+def _path(ways: dict[str, Any], top: int, style: dict[str, Mark]) -> Figure:
+    """Pass@1 against Pass@max-k: whose way lies higher, wherever either is stopped."""
+    data = []
+    for name, way in ways.items():
+        mark, steps = style[name], list(way)
+        x, y = ([way[s][k][0] for s in steps] for k in (1, top))
+        entry = line(x, y, name, mark.colour, mark.dash, mode="lines+markers+text")
+        entry["marker"] = {"symbol": mark.symbol, "size": 8, "color": f"@{mark.colour}"}
+        entry["text"] = [str(s) if s in (steps[0], steps[-1]) else "" for s in steps]
+        entry |= {"textposition": "top center", "textfont": {"size": 11}, "customdata": steps}
+        said = "step %{customdata}: Pass@1 %{x:.1%}, " + f"Pass@{top} " + "%{y:.1%}"
+        data.append(entry | {"hovertemplate": said})
+    note = (
+        "Where each method stood at every validation, over seeds; the numbers are the RL steps of "
+        "its two ends. Any point of a way can be had by stopping there, so a method is better than "
+        "another stopped early only where its way lies above or to the right of the other's. "
+        "Neighbouring points differ by chance, too: read intervals from the two figures before."
+    )
+    layout = {
+        "xaxis": axis("Pass@1", tickformat=".1~%"),
+        "yaxis": axis(f"Pass@{top}", tickformat=".1~%"),
+        "hovermode": "closest",
+        "showlegend": len(ways) > 1,
+    }
+    return Figure("path", "The way through training", note, data, layout, height=460, wide=True)
 
 
 def gained_table(study: Study, diagnoses: Diagnoses) -> Table | None:
