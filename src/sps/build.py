@@ -24,7 +24,7 @@ from sps.phases import Parts
 from sps.phases.irl import make_irl_optimizer
 from sps.policy import tiny
 from sps.policy.checkpoint import latest_checkpoint, load_trainer, load_weights
-from sps.policy.load import Policy, load_policy, prepare_training
+from sps.policy.load import Policy, load_policy, pick_dtype, prepare_training
 from sps.policy.meter import Probe
 from sps.policy.shard import set_optimizer_state, shard
 from sps.policy.update import Budget, make_optimizer
@@ -169,7 +169,8 @@ def make_policy(recipe: Recipe, path: str | None = None, ranks: Ranks = ALONE) -
     gguf = model.gguf if path is None else None
     # What will be sharded may not fit whole into one GPU.
     place = "cpu" if ranks.sharded else device
-    policy = load_policy(path or str(model.path), gguf, model.dtype, place)
+    dtype = pick_dtype(model.dtype, device)
+    policy = load_policy(path or str(model.path), gguf, dtype, place)
     compiled = device == "cuda" if model.compile is None else model.compile
     prepare_training(policy.model, model.checkpointing, compiled, model.lora)
     return policy
@@ -180,14 +181,16 @@ def make_engine(
 ) -> RolloutEngine:
     """What the recipe's rollouts ask for, else the native engine.
 
-    Native: replayed graphs where there is a GPU and the model is of a known shape.
+    Native: replayed graphs where there is a GPU, for bf16 and models of a known shape.
     """
     if rollout is not None and rollout.engine == "vllm":
         from sps.rollout.vllm import VllmEngine
 
         return VllmEngine(policy, rollout.vllm, ranks.accelerator, max_rows)
     arguments = (policy.model, policy.eos_ids, policy.pad_id, max_rows)
-    if policy.model.device.type == "cuda" and fused.supports_kernels(policy.model):
+    on_gpu = policy.model.device.type == "cuda"
+    rounded = getattr(policy.model, "compute_dtype", None) == torch.bfloat16
+    if on_gpu and rounded and fused.supports_kernels(policy.model):
         from sps.rollout.cuda import CudaEngine
 
         return CudaEngine(*arguments)

@@ -44,7 +44,8 @@ class Model(Node):
 
     path: str | None = None  # HF folder, hub id, or a run's checkpoint; None: the embedded policy
     gguf: str | None = None  # file name of a GGUF inside path
-    dtype: Literal["float32", "bfloat16"] = "float32"  # of the computation; master weights are fp32
+    # Of the computation, weights stay in float32; None: bfloat16 on a GPU, float32 on a CPU.
+    dtype: Literal["float32", "bfloat16"] | None = None
     device: Literal["auto", "cpu", "cuda"] = "auto"
     checkpointing: bool = False  # compute activations twice: slower, far less memory
     compile: bool | None = None  # compile the layers for training; None: on a GPU alone
@@ -118,6 +119,12 @@ class IRL(Node):
     optimizer_state: Literal["fresh", "kept"] = "fresh"
     reduce: Literal["token", "sequence"] = "token"
     optimizer: Optimizer = Optimizer()
+
+    @model_validator(mode="after")
+    def _no_warm_up(self) -> IRL:
+        if self.optimizer.warmup_steps:
+            raise ValueError("optimizer.warmup_steps: an IRL phase has no warm-up; leave it out")
+        return self
 
 
 class Evaluation(Node):

@@ -319,8 +319,8 @@ def _advice(recipe: Recipe, machine: Machine, found: list[tuple[Plan, Needs]]) -
             f"rollout.prompts: {drawn} problems cannot be divided evenly over {machine.gpus} GPUs; "
             f"some wait while others draw. A multiple of {machine.gpus} uses them all"
         )
-    if recipe.model.dtype != "bfloat16":
-        yield "model.dtype is float32: set bfloat16 on a GPU"
+    if recipe.model.dtype == "float32":
+        yield "model.dtype is float32, which is several times slower: leave it out, or set bfloat16"
     if recipe.irl.steps and recipe.irl.lr < 1e-8:
         yield f"irl.lr {recipe.irl.lr:g} will not move the policy; the meter will say so"
 

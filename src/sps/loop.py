@@ -38,7 +38,7 @@ def _reinforce(parts: Parts, run: Run, phase: Phase) -> None:
     for step, metrics, settled in rl_phase(parts, phase):
         run.track.log("rl", step, phase=phase.number, **metrics)
         if not far:
-            far = gap_warning(metrics, parts.recipe.rollout.gap_warn, parts.recipe.model.dtype)
+            far = gap_warning(metrics, parts.recipe.rollout.gap_warn)
             if far:
                 run.track.log("warning", step, text=far)
         if metrics.get("out_of_memory"):

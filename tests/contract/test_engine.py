@@ -10,9 +10,12 @@ import torch
 from scipy import stats
 from transformers import (
     AutoModelForCausalLM,
+    CohereConfig,
     Gemma2Config,
     Gemma3TextConfig,
     GPTNeoXConfig,
+    GraniteConfig,
+    HyperCLOVAXConfig,
     LlamaConfig,
     MistralConfig,
     Qwen2Config,
@@ -50,6 +53,9 @@ FAMILIES = {
     "gemma2": Gemma2Config(**SHAPE, head_dim=8, sliding_window=9, query_pre_attn_scalar=8),
     "gemma3": Gemma3TextConfig(**SHAPE, head_dim=8, sliding_window=9, query_pre_attn_scalar=8),
     "gpt_neox": GPTNeoXConfig(**LESS),
+    "granite": GraniteConfig(**SHAPE, logits_scaling=3.0),
+    "cohere": CohereConfig(**SHAPE, logit_scale=0.5),
+    "hyperclovax": HyperCLOVAXConfig(**SHAPE, logits_scaling=0.5),
 }
 
 
@@ -367,3 +373,22 @@ def test_memory_of_an_earlier_wave_does_not_leak_into_a_later_one(model, make_en
 
 def test_no_requests_give_no_completions(model, make_engine):
     assert list(make_engine(model).generate([], Sampling(3, 5))) == []
+
+
+def test_it_computes_in_the_dtype_of_training(make_engine):
+    model = make_model("llama")
+    model.compute_dtype = torch.bfloat16
+    requests = requests_of([5, 40], n=8)
+    out = collect(make_engine(model), requests, Sampling(8, max_new_tokens=40, seed=3))
+
+    def gap(rounded):
+        gaps = []
+        for (index, _), c in out.items():
+            with torch.autocast("cpu", torch.bfloat16, enabled=rounded):
+                logp = forward(model, requests[index].prompt_ids, c.ids)
+            own = logp[torch.arange(len(c.ids)), torch.tensor(c.ids).long()]
+            gaps.append(own - torch.tensor(c.logprobs))
+        return float(torch.cat(gaps).square().mean().sqrt())
+
+    assert gap(rounded=False) > 1e-3  # what bf16 does to this model
+    assert gap(rounded=True) < gap(rounded=False)  # rounded alike, and not to the bit

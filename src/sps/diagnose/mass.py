@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sps.algo.logits import finished
 from sps.algo.squeeze import entropy
 from sps.config import load_recipe
 from sps.diagnose.read import RunFolder
@@ -101,7 +102,7 @@ def _look_at(
     looks, at = [], 0
     with fitting_threads(policy.model):
         for rows in micro_batches(probe[0], probe[1], policy.pad_id, _BUDGET):
-            logits_NV = _logits(policy.model, rows)
+            logits_NV = logits_of(policy.model, rows)
             size = len(logits_NV)
             looks.append(look(logits_NV, None if earlier is None else earlier[at : at + size]))
             at += size
@@ -126,9 +127,10 @@ def fitting_threads(model: Any) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _logits(model: Any, rows: Rows) -> Tensor:
+def logits_of(model: Any, rows: Rows) -> Tensor:
+    """At each completion token, as the model itself would give them."""
     hidden_BLD = model.base_model(input_ids=rows.ids_BL, use_cache=False).last_hidden_state
-    return model.get_output_embeddings()(hidden_BLD[rows.place])
+    return finished(model.get_output_embeddings()(hidden_BLD[rows.place]), model.config)
 
 
 def _probe(run: RunFolder) -> list[list] | None:

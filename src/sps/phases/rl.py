@@ -234,7 +234,7 @@ def _against_engine(
     return new_BT.detach(), correct_BT, gaps
 
 
-def gap_warning(metrics: Metrics, limit: float, dtype: str) -> str:
+def gap_warning(metrics: Metrics, limit: float) -> str:
     """What to say when trainer and engine disagree by more than they should, else nothing."""
     gap = metrics.get("engine_gap", 0.0)
     if gap <= limit:
@@ -242,8 +242,8 @@ def gap_warning(metrics: Metrics, limit: float, dtype: str) -> str:
     return (
         f"the engine's log-probabilities are {gap:.3g} nats a token from the trainer's, above "
         f"rollout.gap_warn ({limit:g}): the tokens come from another policy than the one that is "
-        f"trained. Set rollout.correct: 2 to weigh them by the ratio, or compute both in one dtype "
-        f"(model.dtype is {dtype})"
+        "trained. Set rollout.correct: 2 to weigh them by the ratio, or compute both in one dtype "
+        "(model.dtype)"
     )
 
 

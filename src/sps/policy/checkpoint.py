@@ -62,7 +62,10 @@ def load_weights(policy: Policy, folder: Path) -> None:
     try:
         if adapters.exists():
             found = load_file(adapters, device=str(policy.model.device))
-            policy.model.load_state_dict({_adapter(k): v for k, v in found.items()}, strict=False)
+            named = {_adapter(name): weight for name, weight in found.items()}
+            strangers = policy.model.load_state_dict(named, strict=False).unexpected_keys
+            if strangers:
+                raise UserError(f"{adapters}: the model has no place for {', '.join(strangers)}")
             return
         weights: dict[str, torch.Tensor] = {}
         for file in [*folder.glob("model-*-of-*.safetensors")] or [folder / "model.safetensors"]:
@@ -76,9 +79,7 @@ def load_weights(policy: Policy, folder: Path) -> None:
 def _adapter(name: str) -> str:
     """peft's name of a stored adapter weight -> the name it has in the model."""
     name = name.removeprefix("base_model.model.")
-    return name.replace("lora_A.weight", "lora_A.default.weight").replace(
-        "lora_B.weight", "lora_B.default.weight"
-    )
+    return re.sub(r"(lora_(embedding_)?[AB])(\.weight)?$", r"\1.default\3", name)
 
 
 def saved_checkpoints(folder: Path) -> dict[int, Path]:

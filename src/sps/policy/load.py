@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, logging
 
+from sps.algo.logits import finished
 from sps.config import Lora
 from sps.errors import UserError
 from sps.policy.logprobs import Scorer
@@ -140,7 +141,28 @@ def load_policy(
             del model.config.quantization_config
     # Weights stay in float32, so that small updates are kept; only the computation is rounded.
     model.compute_dtype = getattr(torch, dtype)
-    return Policy(model.to(device).eval(), tokenizer, where)
+    model = model.to(device).eval()
+    check_logits(model, where)
+    return Policy(model, tokenizer, where)
+
+
+@torch.no_grad()
+def check_logits(model: Any, where: str) -> None:
+    """Compare the model's own logits with ours: a change we do not know would go unnoticed."""
+    ids = torch.arange(4, device=model.device)[None]
+    hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    ours = finished(model.get_output_embeddings()(hidden), model.config)
+    own = model(input_ids=ids, use_cache=False).logits
+    if not torch.allclose(ours, own, rtol=1e-3, atol=1e-3 * float(own.abs().max())):
+        raise UserError(
+            f"model.path: {where}: {type(model).__name__} changes its logits in a way that is not "
+            "known here, so its probabilities would be wrong; use a model of another family"
+        )
+
+
+def pick_dtype(asked: str | None, device: str) -> str:
+    """What is computed in where nothing is asked for."""
+    return asked or ("bfloat16" if device == "cuda" else "float32")
 
 
 def pick_device(asked: str) -> str:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from sps.algo.logits import finished, logit_change
 from sps.ranks import ALONE, Ranks
 
 _LOGITS_AT_ONCE = 2**28  # numbers in the largest logits tensor: 512 MiB in bf16
@@ -97,7 +98,7 @@ class Scorer(nn.Module):
             hidden_ND = hidden_BLD[rows.place]
             if not greedy:
                 return _head(model, hidden_ND, rows, temperature, entropy_grad)
-            # A softcap or a temperature would not change which one is largest.
+            # A factor, a soft cap or a temperature would not change which one is largest.
             head = model.get_output_embeddings()
             size = max(1, _LOGITS_AT_ONCE // head.out_features)
             token_N = torch.cat([head(piece).argmax(-1) for piece in hidden_ND.split(size)])
@@ -144,16 +145,17 @@ def compute(model: Any) -> Any:
 def _head(
     model: Any, hidden_ND: Tensor, rows: Rows, temperature: float, entropy_grad: bool
 ) -> tuple[Tensor, Tensor]:
-    head, cap = model.get_output_embeddings(), _softcap(model)
+    head, (factor, cap) = model.get_output_embeddings(), logit_change(model.config)
     plain = type(head) is nn.Linear and head.bias is None and not cap  # an adapter is not
     plain = plain and not hasattr(head.weight, "ds_tensor")  # DeepSpeed gathers for a call alone
     if hidden_ND.is_cuda and torch.is_autocast_enabled() and plain:
         from sps.policy.fused_head import chosen  # needs triton, which CPUs may lack
 
-        return chosen(hidden_ND, head.weight, rows.target_N, temperature, _LOGITS_AT_ONCE)
+        given = (hidden_ND, head.weight, rows.target_N)
+        return chosen(*given, temperature / factor, _LOGITS_AT_ONCE)
     size = max(1, _LOGITS_AT_ONCE // head.out_features)
     pieces = list(zip(hidden_ND.split(size), rows.target_N.split(size), strict=True))
-    arguments = (head, cap, temperature, entropy_grad)
+    arguments = (head, model.config, temperature, entropy_grad)
     if len(pieces) == 1:
         return _chosen(*pieces[0], *arguments)
     # Logits of a piece live only while it is worked on, forwards and backwards.
@@ -162,10 +164,8 @@ def _head(
     return logp_N, entropy_N
 
 
-def _chosen(hidden_ND, target_N, head, cap, temperature, entropy_grad):
-    logits_NV = head(hidden_ND).float()
-    if cap:
-        logits_NV = torch.tanh(logits_NV / cap) * cap
+def _chosen(hidden_ND, target_N, head, config, temperature, entropy_grad):
+    logits_NV = finished(head(hidden_ND).float(), config)
     logp_NV = (logits_NV / temperature if temperature != 1 else logits_NV).log_softmax(-1)
     with torch.set_grad_enabled(entropy_grad and torch.is_grad_enabled()):
         entropy_N = -(logp_NV.exp() * logp_NV).sum(-1)
@@ -175,7 +175,3 @@ def _chosen(hidden_ND, target_N, head, cap, temperature, entropy_grad):
 def _rectangle(value_N: Tensor, mask_BT: Tensor) -> Tensor:
     """Real tokens run row by row through the mask, just as they were gathered."""
     return value_N.new_zeros(mask_BT.shape).masked_scatter(mask_BT, value_N)
-
-
-def _softcap(model: Any) -> float | None:
-    return getattr(model.config, "final_logit_softcapping", None)

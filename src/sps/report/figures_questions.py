@@ -82,7 +82,7 @@ def _over_steps(ways: dict[str, Any], k: int, style: dict[str, Mark]) -> Figure:
     note = f"Pass@{k} on the validation questions as training goes on, over seeds, 95 % intervals."
     if k > 1:
         note += " More steps need not raise it: that is the bound on exploration the paper saw."
-    layout = {"xaxis": axis("RL step"), "yaxis": percent_axis(f"Pass@{k}")}
+    layout: dict[str, Any] = {"xaxis": axis("RL step"), "yaxis": percent_axis(f"Pass@{k}")}
     layout["showlegend"] = len(ways) > 1
     return Figure(f"steps-{k}", f"Pass@{k} over training", note, data, layout, height=300)
 

@@ -41,9 +41,12 @@ def supports(model: Any) -> bool:
 
 
 def supports_kernels(model: Any) -> bool:
-    """Whether the GPU kernels serve it, too: they take heads whose width is a power of two."""
+    """Whether the GPU kernels serve it, too: heads a power of two wide, no bias after them."""
     width = head_width(model.config)
-    return supports(model) and width >= 16 and width & (width - 1) == 0
+    biased = getattr(
+        model.config, "attention_bias", False
+    )  # of the output, too, where there is one
+    return supports(model) and width >= 16 and width & (width - 1) == 0 and not biased
 
 
 def head_width(config: Any) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sps.algo.logits import finished
 from sps.errors import UserError
 from sps.rollout import attention, fused
 from sps.rollout.sampling import draw, row_keys, uniforms
@@ -40,7 +41,9 @@ class NativeEngine:
         """Read the trainer's weights in place; only joined projections are copied."""
         if getattr(self, "model", None) is not model:
             self.model = model
-            self._fused = fused.FusedStep(model) if fused.supports(model) else None
+            self.kind = getattr(model, "compute_dtype", torch.float32)
+            known = self.kind == torch.float32 and fused.supports(model)
+            self._fused = fused.FusedStep(model) if known else None
         if self._fused:
             self._fused.refresh()
 
@@ -55,11 +58,16 @@ class NativeEngine:
             while True:
                 # Only around our own work: a caller that trains between two completions must not
                 # find gradients switched off.
-                with torch.inference_mode(), _sampling_mode(self.model):
+                with torch.inference_mode(), _sampling_mode(self.model), self._rounding():
                     chunk = next(chunks, None)
                 if chunk is None:
                     break
                 yield from chunk
+
+    def _rounding(self) -> torch.autocast:
+        """Computes in the dtype that training computes in."""
+        enabled = self.kind != torch.float32
+        return torch.autocast(self.model.device.type, self.kind, enabled=enabled)
 
     def _wave(self, wave: list[Request], sampling: Sampling) -> Iterator[list[Completion]]:
         rows = _Rows(wave, sampling, self.model.device)
@@ -94,8 +102,8 @@ class NativeEngine:
             positions_PL = torch.arange(width, device=device).expand(len(wave), -1)
             hidden_PLD = self._hidden(ids_PL.to(device), positions_PL, cache)
         last_PD = hidden_PLD[torch.arange(len(wave), device=device), lengths_P - 1]
-        logits_PV = self.model.get_output_embeddings()(last_PD)
-        return cache, self._finish(logits_PV).repeat_interleave(rows.group, 0)
+        logits_PV = self._logits(last_PD)
+        return cache, logits_PV.repeat_interleave(rows.group, 0)
 
     def _step(self, cache: attention.SplitCache, token_B: Tensor) -> Tensor:
         if self._fused:
@@ -105,7 +113,7 @@ class NativeEngine:
             position_B1 = position.expand(len(token_B))[:, None]
             hidden_BD = self._hidden(token_B[:, None], position_B1, cache)[:, 0]
         cache.filled += 1
-        return self._finish(self.model.get_output_embeddings()(hidden_BD))
+        return self._logits(hidden_BD)
 
     def _hidden(self, ids: Tensor, positions: Tensor, cache: attention.SplitCache) -> Tensor:
         out = self.model.base_model(
@@ -113,10 +121,8 @@ class NativeEngine:
         )
         return out.last_hidden_state
 
-    def _finish(self, logits: Tensor) -> Tensor:
-        """What some models do to logits after the output layer."""
-        cap = getattr(self.model.config, "final_logit_softcapping", None)
-        return torch.tanh(logits / cap) * cap if cap else logits
+    def _logits(self, hidden_ND: Tensor) -> Tensor:
+        return finished(self.model.get_output_embeddings()(hidden_ND), self.model.config)
 
 
 class _Rows:

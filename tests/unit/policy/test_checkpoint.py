@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
+from sps.config import Lora
 from sps.errors import UserError
 from sps.policy.checkpoint import latest_checkpoint, load_trainer, load_weights, save_checkpoint
-from sps.policy.load import load_policy
+from sps.policy.load import check_logits, load_policy, prepare_training
 
 
 def save(policy, folder):
@@ -84,3 +86,38 @@ def test_missing_model_folder_is_a_user_error(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="cannot be loaded"):
         load_policy(str(tmp_path / "empty"))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of peft: the layer is tied, and saved
+def test_adapters_of_every_kind_are_put_back(own_policy, tmp_path):
+    prepare_training(
+        own_policy.model, lora=Lora(rank=2, alpha=4, targets=["q_proj", "embed_tokens"])
+    )
+    trained = {n: p for n, p in own_policy.model.named_parameters() if p.requires_grad}
+    assert any("lora_embedding_A" in name for name in trained)
+    with torch.no_grad():
+        for number, p in enumerate(trained.values()):
+            p.fill_(number + 1.0)
+        save(own_policy, tmp_path / "step-000001")
+        for p in trained.values():
+            p.zero_()
+    load_weights(own_policy, tmp_path / "step-000001")
+    for number, (name, p) in enumerate(trained.items()):
+        assert bool((p == number + 1.0).all()), name
+
+
+def test_adapters_that_the_model_has_no_place_for_are_an_error(own_policy, tmp_path):
+    prepare_training(own_policy.model, lora=Lora(rank=2, alpha=4, targets=["q_proj"]))
+    folder = save(own_policy, tmp_path / "step-000001")
+    names = load_file(folder / "adapter_model.safetensors")
+    strange = {name.replace("q_proj", "r_proj"): weight for name, weight in names.items()}
+    save_file(strange, folder / "adapter_model.safetensors")
+    with pytest.raises(UserError, match=r"adapter_model.safetensors: .* no place for .*r_proj"):
+        load_weights(own_policy, folder)
+
+
+def test_logits_changed_in_an_unknown_way_are_an_error(own_policy):
+    check_logits(own_policy.model, "here")
+    own_policy.model.config.logit_scale = 0.5  # which a Llama does not heed
+    with pytest.raises(UserError, match=r"model.path: here: LlamaForCausalLM changes its logits"):
+        check_logits(own_policy.model, "here")

@@ -9,8 +9,16 @@ import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import LlamaForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    CohereConfig,
+    Gemma2Config,
+    GraniteConfig,
+    HyperCLOVAXConfig,
+    LlamaForCausalLM,
+)
 
+from sps.diagnose.mass import logits_of
 from sps.policy import logprobs
 from sps.policy.load import prepare_training
 from sps.policy.logprobs import Scorer, greedy_probs, micro_batches, token_logprobs
@@ -44,6 +52,35 @@ def test_token_logprobs_equal_a_plain_forward_pass(policy, ragged, budget, tempe
                 assert rows.mask_BT[row].sum() == length
                 seen.append(which)
     assert sorted(seen) == list(range(6))
+
+
+SMALL = {
+    "vocab_size": 100, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.2,
+}  # fmt: skip
+FINISHING = {  # families that do something to what the output layer gives
+    "granite": GraniteConfig(**SMALL, logits_scaling=3.0),
+    "cohere": CohereConfig(**SMALL, logit_scale=0.5),
+    "gemma2": Gemma2Config(**SMALL, head_dim=8, final_logit_softcapping=2.0),
+    "hyperclovax": HyperCLOVAXConfig(**SMALL, logits_scaling=0.5),
+}
+
+
+@pytest.mark.parametrize("family", sorted(FINISHING))
+def test_what_a_family_does_to_its_logits_is_done(family, ragged):
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(FINISHING[family]).eval()
+    prompts, completions = ragged
+    (rows,) = micro_batches(prompts, completions, 0, 10_000)
+    with torch.no_grad():
+        logp_BT, _ = token_logprobs(Scorer(model), rows, temperature=0.7)
+        logits = iter(logits_of(model, rows).split([len(c) for c in completions]))
+        for row, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+            want, _ = by_plain_forward(model, prompt, completion, 0.7)
+            assert (logp_BT[row, : len(completion)] - want).abs().max() < 1e-5
+            ids = torch.tensor(np.concatenate([prompt, completion]).astype(np.int64))[None]
+            own = model(input_ids=ids).logits[0, len(prompt) - 1 : -1]
+            assert (next(logits) - own).abs().max() < 1e-4
 
 
 def test_micro_batches_stay_within_the_budget(ragged, policy):

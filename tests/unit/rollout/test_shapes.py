@@ -28,3 +28,9 @@ def test_other_decoders_run_their_own_code():
     for model in (gpt2, llama(64, mlp_bias=True)):
         assert not fused.supports(model)
         assert not fused.supports_kernels(model)
+
+
+def test_kernels_have_no_bias_after_the_heads():
+    model = llama(64, attention_bias=True)
+    assert fused.supports(model)
+    assert not fused.supports_kernels(model)
