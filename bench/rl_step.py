@@ -6,6 +6,8 @@ import tempfile
 import warnings
 from pathlib import Path
 
+import torch
+
 from bench.sides import alternate, report, row
 from sps.build import ensure_base, make_task, open_run
 from sps.config import load_recipe
@@ -18,7 +20,8 @@ STEPS = 20
 def main() -> None:
     """16 prompts x 8 completions of up to 20 tokens with the embedded policy."""
     with tempfile.TemporaryDirectory() as folder:
-        recipe = load_recipe("recipes/demo/countdown_grpo.yaml", ["evaluation.every=0"])
+        own = ["evaluation.every=0", f"threads={torch.get_num_threads()}"]  # as many as TRL has
+        recipe = load_recipe("recipes/demo/countdown_grpo.yaml", own)
         parts, _ = open_run(recipe, Path(folder) / "ours")
         at = 1
 

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from sps.phases import Parts
 from sps.phases.irl import make_irl_optimizer
 from sps.policy import tiny
 from sps.policy.checkpoint import latest_checkpoint, load_trainer, load_weights
-from sps.policy.load import Policy, load_policy, pick_dtype, prepare_training
+from sps.policy.load import Policy, best_threads, load_policy, pick_dtype, prepare_training
 from sps.policy.meter import Probe
 from sps.policy.shard import set_optimizer_state, shard
 from sps.policy.update import Budget, make_optimizer
@@ -64,6 +65,7 @@ def open_run(
     splits = {split: task.problems(split) for split in ("train", "validation", "test")}
     adapted = recipe.model.lora is not None  # a checkpoint then holds the adapters alone
     policy = make_policy(recipe, str(checkpoint) if checkpoint and not adapted else None, ranks)
+    use_threads(recipe, policy.model)
     if checkpoint and adapted:
         load_weights(policy, checkpoint)
     parts = _parts(recipe, folder, policy, task, splits["train"], ranks)
@@ -80,10 +82,12 @@ def open_run(
     return parts, run
 
 
-def use_threads(recipe: Recipe) -> None:
-    """As many CPU threads as the recipe says."""
+def use_threads(recipe: Recipe, model: Any = None) -> None:
+    """As many CPU threads as the recipe says, else as suit the model."""
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
+    elif model is not None:
+        torch.set_num_threads(best_threads(model))
 
 
 def make_task(recipe: Recipe) -> Task:

@@ -20,6 +20,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+_STOPPED = 130  # what shells expect of a program that Ctrl-C ended
+
 Set = Annotated[
     list[str] | None, typer.Option("--set", help="Override a key: --set rl.lr=1e-6. Repeatable.")
 ]
@@ -225,13 +227,15 @@ def main() -> None:
     """Run a command; bad input is one paragraph and exit code 2, never a traceback."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
-        app(standalone_mode=False)
+        if app(standalone_mode=False) == _STOPPED:  # typer's own answer to Ctrl-C
+            raise KeyboardInterrupt
     except UserError as error:
         _fail(f"error: {error}" if str(error) else "", 2)
     except RunFailed as error:
         _fail(f"failed: {error}" if str(error) else "", 1)
     except (KeyboardInterrupt, typer.Abort):
-        _fail("stopped; what has finished is kept", 130)
+        text = "what has finished is kept, and the same command goes on from there"
+        _fail(f"stopped; {text} (sps train with --resume)", _STOPPED)
     except Exception as error:
         show = getattr(error, "show", None)  # what typer raises for a bad command line
         if show is None:

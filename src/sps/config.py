@@ -162,7 +162,7 @@ class Recipe(Node):
 
     name: str = "run"
     seed: int = 0
-    threads: NonNegative = 0  # CPU threads; 0: leave as they are
+    threads: NonNegative = 0  # CPU threads; 0: one for a small policy, else as they are
     track: Literal["trackio", "wandb", "tensorboard"] | None = None  # also send the record there
     model: Model = Model()
     task: Task = CountdownTask()

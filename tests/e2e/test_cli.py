@@ -3,7 +3,10 @@
 import json
 import re
 import shlex
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -243,3 +246,21 @@ def test_train_refuses_a_model_that_cannot_fit_before_it_touches_anything(
 def test_resume_starts_a_run_that_is_not_there_yet(tmp_path, capsys):
     assert sps("train", SPS, *SMALL, "--out", tmp_path / "run", "--resume") == 0
     assert "Pass@4" in capsys.readouterr().out
+
+
+def test_ctrl_c_says_how_to_go_on_and_is_no_success(tmp_path):
+    folder = tmp_path / "run"
+    more = ["--out", str(folder), *SMALL, "--set", "rl.steps=10000"]
+    program = [sys.executable, "-m", "sps", "train", SPS, *more]
+    with subprocess.Popen(program, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as running:
+        until = time.monotonic() + 120
+        while not list(folder.glob("checkpoints/step-*/trainer.json")):
+            assert running.poll() is None, running.stderr.read()
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        running.send_signal(signal.SIGINT)
+        text = running.communicate(timeout=60)[1].decode()
+    assert running.returncode == 130
+    assert "stopped; what has finished is kept" in text
+    assert "--resume" in text
+    assert "Traceback" not in text

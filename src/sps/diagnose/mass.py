@@ -23,11 +23,10 @@ from sps.diagnose.read import RunFolder
 from sps.errors import UserError
 from sps.policy import tiny
 from sps.policy.checkpoint import load_trainer
-from sps.policy.load import load_policy
+from sps.policy.load import best_threads, load_policy
 from sps.policy.logprobs import Rows, micro_batches
 
 _LARGEST = 2 * 2**30  # bytes of weights; larger checkpoints are loaded only when asked for
-_SMALL = 64 * 2**20  # bytes of weights
 _BUDGET = 8192  # padded tokens at once
 
 
@@ -117,10 +116,9 @@ def _look_at(
 
 @contextmanager
 def fitting_threads(model: Any) -> Iterator[None]:
-    """One thread for a small model: more would only wait for each other on a busy machine."""
+    """As many as suit the model, for as long as this lasts."""
     before = torch.get_num_threads()
-    size = sum(p.numel() * p.element_size() for p in model.parameters())
-    torch.set_num_threads(1 if size < _SMALL else before)
+    torch.set_num_threads(best_threads(model))
     try:
         yield
     finally:

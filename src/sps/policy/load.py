@@ -17,6 +17,8 @@ from sps.errors import UserError
 from sps.policy.logprobs import Scorer
 from sps.track import read_records
 
+_SMALL = 64 * 2**20  # bytes of weights
+
 
 @dataclass
 class Policy:
@@ -158,6 +160,13 @@ def check_logits(model: Any, where: str) -> None:
             f"model.path: {where}: {type(model).__name__} changes its logits in a way that is not "
             "known here, so its probabilities would be wrong; use a model of another family"
         )
+
+
+def best_threads(model: Any) -> int:
+    """One for a small model on a CPU: more would only wait for each other, most on a busy one."""
+    size = sum(p.numel() * p.element_size() for p in model.parameters())
+    alone = model.device.type == "cpu" and size < _SMALL
+    return 1 if alone else torch.get_num_threads()
 
 
 def pick_dtype(asked: str | None, device: str) -> str:
