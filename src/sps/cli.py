@@ -27,6 +27,14 @@ Set = Annotated[
 ]
 
 
+class Device(StrEnum):
+    """Where a model runs."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Where the runs, results and report go.")] = Path(
@@ -71,7 +79,7 @@ def compare(
     sweep: Annotated[
         str, typer.Option(help="One method a value, of the last recipe: irl.keep=1,2,3.")
     ] = "",
-    workers: Annotated[int, typer.Option(help="Processes; 0: one a GPU, or a core.")] = 0,
+    workers: Annotated[int, typer.Option(min=0, help="Processes; 0: one a GPU, or a core.")] = 0,
     overrides: Set = None,
 ) -> None:
     """Several methods with the same budget and seeds, paired by question."""
@@ -109,9 +117,9 @@ def evaluate(
         int, typer.Option(min=0, help="Sequences decoded at once; 0: 64 on a CPU, 1024 on a GPU.")
     ] = 0,
     dtype: Annotated[str, typer.Option(help="float32, or bfloat16 on a GPU.")] = "float32",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    workers: Annotated[int, typer.Option(help="Judging processes; 0: one a core.")] = 0,
-    time_limit: Annotated[float, typer.Option(help="Seconds a verdict may take.")] = 6.0,
+    device: Annotated[Device, typer.Option(help="auto: CUDA where there is one.")] = Device.auto,
+    workers: Annotated[int, typer.Option(min=0, help="Judging processes; 0: one a core.")] = 0,
+    time_limit: Annotated[float, typer.Option(min=0.1, help="Seconds a verdict may take.")] = 6.0,
     cut: Annotated[str, typer.Option(help="Cut-off answers: zero, or judge a box.")] = "zero",
     retries: Annotated[int, typer.Option(help="Of a request to the endpoint.")] = 6,
     api_key_env: Annotated[str, typer.Option(help="Variable with its key.")] = "OPENAI_API_KEY",
@@ -177,7 +185,9 @@ def diagnose(
 @app.command()
 def watch(
     run: Annotated[Path, typer.Argument(help="A run folder, also one that is still growing.")],
-    port: Annotated[int, typer.Option(help="On this machine alone; 0: any free one.")] = 8765,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="On this machine alone; 0: any free one.")
+    ] = 8765,
     browser: Annotated[bool, typer.Option("--browser", help="Open it there, too.")] = False,
 ) -> None:
     """Serve the report of a run while it goes on."""

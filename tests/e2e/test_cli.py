@@ -248,6 +248,20 @@ def test_resume_starts_a_run_that_is_not_there_yet(tmp_path, capsys):
     assert "Pass@4" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["eval", "m", "--bench", "countdown", "--device", "foo"], "--device"),
+        (["eval", "m", "--bench", "countdown", "--time-limit", "-1"], "--time-limit"),
+        (["compare", SPS, "--workers", "-2"], "--workers"),
+        (["watch", "r", "--port", "99999"], "--port"),
+    ],
+)
+def test_an_option_out_of_range_is_refused_by_its_name(capsys, arguments, named):
+    assert sps(*arguments) == 2
+    assert named in capsys.readouterr().err
+
+
 def test_ctrl_c_says_how_to_go_on_and_is_no_success(tmp_path):
     folder = tmp_path / "run"
     more = ["--out", str(folder), *SMALL, "--set", "rl.steps=10000"]
