@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sps.diagnose.read import Evaluation, RunFolder
-from sps.report.figures_questions import passk_over_steps, validated
+from sps.report.figures_questions import diversity_table, passk_over_steps, validated
 from sps.report.study import Study, Subject
 
 
@@ -41,3 +41,21 @@ def test_ways_through_training_are_drawn_at_the_largest_k_that_all_have():
 def test_one_validation_is_no_way():
     assert passk_over_steps(study(Subject("a", [run((100, 1))]))) == []
     assert passk_over_steps(study(Subject("base"))) == []
+
+
+def test_diversity_is_of_the_names_that_other_tables_have():
+    measures = {"samples": 8, "questions": 2, "distinct_correct": 1.0, "jaccard": None}
+    measures |= {"edit": None, "jaccard_correct": None, "edit_correct": None}
+    evaluations = [
+        ("test", "test", 30), ("test-000010-1", "test", 10), ("aime24", "aime24", None),
+        ("test-000030-1.5", "test at T=1.5", 30), ("validation-000020", "validation", 20),
+    ]  # fmt: skip
+    rows = [{"name": n, "split": s, "step": at, **measures} for n, s, at in evaluations]
+    table = diversity_table({"grpo": {"diversity": rows}})
+    assert [row[:3] for row in table.rows] == [
+        ["grpo", "test", 4],
+        ["grpo @10", "test", 4],
+        ["grpo", "aime24", 4],
+        ["grpo T=1.5", "test", 4],
+        ["grpo", "validation @20", 4],
+    ]
