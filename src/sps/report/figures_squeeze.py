@@ -12,27 +12,44 @@ Diagnoses = dict[str, dict[str, Any]]  # method name -> what diagnose found in i
 
 
 def greedy_figure(study: Study, diagnoses: Diagnoses) -> Figure | None:
-    """Log-probability of greedy trajectories over training."""
+    """Log-probability of greedy trajectories over training, every method on the same questions."""
+    splits = ("validation", "select", "test")
+    found = ((split, _greedy_ways(study, diagnoses, split)) for split in splits)
+    split, ways = next(((split, ways) for split, ways in found if ways), ("", {}))
+    if not ways:
+        return None
     style = marks(s.name for s in study.subjects)
     data = []
-    for name, found in diagnoses.items():
-        rows = [r for r in found.get("greedy") or [] if r["step"] is not None]
-        rows = [r for r in rows if r["split"] == "validation"] or rows
-        if len(rows) < 2:
-            continue
-        mark = {"symbol": style[name].symbol, "size": 8}
-        xy = [r["step"] for r in rows], [r["greedy_logprob"] for r in rows]
-        dash = style[name].dash
-        data.append(line(*xy, name, style[name].colour, dash, mode="lines+markers", marker=mark))
-    if not data:
-        return None
+    for name, way in ways.items():
+        own = style[name]
+        dots = {"mode": "lines+markers", "marker": {"symbol": own.symbol, "size": 8}}
+        data.append(line([*way], [*way.values()], name, own.colour, own.dash, **dots))
+    questions = "test" if split == "select" else split  # checkpoints are selected on these
     note = (
-        "Mean over validation questions of log p(greedy answer), the paper's measure. Rising "
+        f"Mean over the {questions} questions of log p(greedy answer), the paper's measure. Rising "
         "towards 0, the policy grows surer of the one answer it would give anyway: it is squeezed."
+        " First seed of each method."
     )
+    note += " Step 0 is the base." if any(0 in way for way in ways.values()) else ""
     layout: dict[str, Any] = {"xaxis": axis("RL step"), "yaxis": axis("log p, nats")}
-    layout["showlegend"] = len(data) > 1
+    layout["showlegend"] = True
     return Figure("greedy", "Greedy log-probability", note, data, layout, height=300)
+
+
+def _greedy_ways(study: Study, diagnoses: Diagnoses, split: str) -> dict[str, dict[int, float]]:
+    """The number by step for each method that has two; step 0 is the base of its comparison."""
+
+    def by_step(name: str) -> dict[int, float]:
+        rows = (diagnoses.get(name) or {}).get("greedy") or []
+        own = [r for r in rows if r["split"] == split and r["step"] is not None]
+        return {r["step"]: r["greedy_logprob"] for r in own}
+
+    bases = {s.runs[0].folder: by_step(s.name) for s in study.subjects if s.runs}
+    ways = {}
+    for s in (s for s in study.subjects if s.runs):
+        base = bases.get(s.runs[0].folder.parent.parent / "base" / "eval", {})
+        ways[s.name] = dict(sorted({**base, **by_step(s.name)}.items()))
+    return {name: way for name, way in ways.items() if len(way) > 1}
 
 
 def greedy_table(study: Study, diagnoses: Diagnoses) -> Table | None:
