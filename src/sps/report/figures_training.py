@@ -195,7 +195,8 @@ def cost_blocks(study: Study) -> list[Figure | Table | None]:
     }
     note = (
         "Wall time by stage, first seed of each method. 'not timed' is what no timer covers "
-        "between the first and the last record: evaluation, checkpoints, waiting."
+        "between the first and the last record: loading weights, the meter, waiting, and all that "
+        "another trainer (TRL) does."
     )
     figure = Figure("cost", "Cost by stage", note, data, layout, height=170 + 34 * len(costs))
     return [figure, _cost_table(costs)]

@@ -7,6 +7,7 @@ import pytest
 from sps.diagnose.read import Evaluation, RunFolder
 from sps.report.figures_questions import diversity_table, passk_over_steps, validated
 from sps.report.figures_squeeze import greedy_figure
+from sps.report.figures_training import cost_blocks
 from sps.report.study import Study, Subject
 
 
@@ -106,3 +107,18 @@ def test_diversity_is_of_the_names_that_other_tables_have():
         ["grpo T=1.5", "test", 4],
         ["grpo", "validation @20", 4],
     ]
+
+
+def test_cost_does_not_call_untimed_what_has_bars_of_its_own():
+    records = [
+        {"kind": "rl", "step": 1, "time": 10.0, "seconds/update": 1.0},
+        {"kind": "eval", "step": 1, "time": 20.0, "seconds/evaluate": 2.0},
+        {"kind": "checkpoint", "step": 1, "time": 30.0, "seconds/save": 3.0},
+    ]
+    figure, _ = cost_blocks(study(Subject("a", [RunFolder(Path("a"), "a", records=records)])))
+    bars = {t["name"]: t["x"] for t in figure.data}
+    # From 9 (10 less the first second) to 30 there are 21 s; 6 of them are timed.
+    assert bars == {"RL update": [1.0], "evaluate": [2.0], "checkpoint": [3.0], "not timed": [15.0]}
+    left = figure.note.partition("'not timed'")[2]
+    assert "meter" in left
+    assert not any(word in left for word in ("evaluation", "checkpoint"))
