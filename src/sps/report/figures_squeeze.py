@@ -121,7 +121,8 @@ def concentration_figures(study: Study, diagnoses: Diagnoses) -> list[Figure | N
             xy = [r["step"] for r in rows], [r["top1"] for r in rows]
             top.append(line(*xy, name, mark.colour, mark.dash, **dots))
         moved += moved_bars(name, mark, found.get("phases") or [], rows)
-    share: dict[str, Any] = {"xaxis": axis("RL step"), "yaxis": axis("", tickformat=".1~%")}
+    share: dict[str, Any] = {"xaxis": axis("RL step")}
+    share["yaxis"] = axis("probability", tickformat=".1~%")
     share["showlegend"] = len(diagnoses) > 1
     change = {
         "yaxis": axis("points of probability", zeroline=True),
@@ -173,18 +174,20 @@ def simulator_figure(simulation: dict[str, Any]) -> Figure:
     panels = [(shape, rule) for shape in ("balanced", "peaky") for rule in ("nudge", "gradient")]
     data: list[dict[str, Any]] = []
     layout: dict[str, Any] = {"barmode": "group", "bargap": 0.25, "annotations": []}
-    layout["legend"] = {"orientation": "h", "x": 0, "y": -0.1, "yanchor": "top"}
+    layout["legend"] = {"orientation": "h", "x": 0, "y": -0.14, "yanchor": "top"}
     for i, (shape, rule) in enumerate(panels):
         case = _case(simulation, "token", shape, rule, "negative")
         n = "" if i == 0 else str(i + 1)
         column, row = i % 2, i // 2
         layout[f"xaxis{n}"] = {
+            "title": {"text": "token" if row == 1 else ""},
             "domain": [0.54 * column, 0.46 + 0.54 * column],
             "anchor": f"y{n}",
             "dtick": 1,
             "showticklabels": row == 1,
         }
         layout[f"yaxis{n}"] = {
+            "title": {"text": "probability" if column == 0 else ""},
             "domain": [0.55, 0.88] if row == 0 else [0.0, 0.33],
             "anchor": f"x{n}",
             "tickformat": ".0%",
@@ -241,7 +244,7 @@ def repeated_figure(simulation: dict[str, Any]) -> Figure:
             data.append(line(steps, case["top1"], name, colours[case["shape"]], dash))
     layout = {
         "xaxis": axis("negative updates"),
-        "yaxis": axis("", tickformat=".0%", range=[0, 1.02]),
+        "yaxis": axis("probability", tickformat=".0%", range=[0, 1.02]),
     }
     note = (
         "Probability of the dominant token when the same unlikely token is pushed down again and "
