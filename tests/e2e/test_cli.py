@@ -196,6 +196,16 @@ def test_every_option_that_the_documentation_names_is_an_option_of_sps_eval():
     assert named - known == set()
 
 
+def test_the_quick_demo_promises_a_smoke_test_alone(monkeypatch, capsys):
+    monkeypatch.setattr("sps.commands.run_compare", lambda *_: None)
+    assert sps("demo", "--quick", "--out", "there") == 0
+    quick = capsys.readouterr().out
+    assert "A smoke test: 30 steps, 60 test problems, one seed." in quick
+    assert "Pass@128" not in quick
+    assert sps("demo", "--out", "there") == 0
+    assert "Watch Pass@1 rise and Pass@128 fall" in capsys.readouterr().out
+
+
 def test_eval_on_the_embedded_task(tmp_path, capsys):
     shipped = next((ROOT / "src" / "sps" / "assets" / "bases").iterdir())
     out = tmp_path / "eval"
