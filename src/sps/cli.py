@@ -86,7 +86,7 @@ def evaluate(
     ] = "",
     bench: Annotated[str, typer.Option(help="Benchmarks: aime24,aime25,math500,...")] = "",
     n: Annotated[int, typer.Option("--n", "--samples", min=1, help="Samples a question.")] = 16,
-    out: Annotated[Path | None, typer.Option(help="Default: runs/eval/<model>.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Default: evals/<model>.")] = None,
     data_dir: Annotated[
         str | None, typer.Option(help="Local copies of the benchmarks, instead of the hub.")
     ] = None,

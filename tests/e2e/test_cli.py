@@ -206,6 +206,16 @@ def test_the_quick_demo_promises_a_smoke_test_alone(monkeypatch, capsys):
     assert "Watch Pass@1 rise and Pass@128 fall" in capsys.readouterr().out
 
 
+def test_eval_says_where_it_writes_by_default(tmp_path, monkeypatch, capsys):
+    assert sps("eval", "--help") == 0
+    assert "Default: evals/<model>." in capsys.readouterr().out
+    monkeypatch.chdir(tmp_path)
+    shipped = next((ROOT / "src" / "sps" / "assets" / "bases").iterdir())
+    how = ["--n", 1, "--limit", 1, "--template", "plain", "--max-new-tokens", 2]
+    assert sps("eval", shipped, "--bench", "countdown", *how) == 0
+    assert len(list((tmp_path / "evals").iterdir())) == 1
+
+
 def test_eval_on_the_embedded_task(tmp_path, capsys):
     shipped = next((ROOT / "src" / "sps" / "assets" / "bases").iterdir())
     out = tmp_path / "eval"
