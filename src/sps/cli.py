@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from sps import __version__
 from sps.errors import RunFailed, UserError
 
 app = typer.Typer(
@@ -23,6 +24,24 @@ app = typer.Typer(
 Set = Annotated[
     list[str] | None, typer.Option("--set", help="Override a key: --set rl.lr=1e-6. Repeatable.")
 ]
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_say_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """What comes before a command."""
 
 
 @app.command()

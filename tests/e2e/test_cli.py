@@ -11,6 +11,7 @@ import pytest
 import typer
 import yaml
 
+from sps import __version__
 from sps.cli import app, main
 
 ROOT = Path(__file__).parents[2]
@@ -204,6 +205,11 @@ def test_the_quick_demo_promises_a_smoke_test_alone(monkeypatch, capsys):
     assert "Pass@128" not in quick
     assert sps("demo", "--out", "there") == 0
     assert "Watch Pass@1 rise and Pass@128 fall" in capsys.readouterr().out
+
+
+def test_version_is_the_packages(capsys):
+    assert sps("--version") == 0
+    assert capsys.readouterr().out.strip() == __version__
 
 
 def test_eval_says_where_it_writes_by_default(tmp_path, monkeypatch, capsys):
