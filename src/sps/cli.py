@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from sps import __version__
 from sps.errors import RunFailed, UserError
 
 app = typer.Typer(
@@ -33,6 +34,24 @@ class Device(StrEnum):
     auto = "auto"
     cpu = "cpu"
     cuda = "cuda"
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_say_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """What comes before a command."""
 
 
 @app.command()
@@ -96,7 +115,7 @@ def evaluate(
     ] = "",
     bench: Annotated[str, typer.Option(help="Benchmarks: aime24,aime25,math500,...")] = "",
     n: Annotated[int, typer.Option("--n", "--samples", min=1, help="Samples a question.")] = 16,
-    out: Annotated[Path | None, typer.Option(help="Default: runs/eval/<model>.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Default: evals/<model>.")] = None,
     data_dir: Annotated[
         str | None, typer.Option(help="Local copies of the benchmarks, instead of the hub.")
     ] = None,

@@ -40,12 +40,23 @@ def run_demo(out: Path, seeds: int, quick: bool, again: bool) -> None:
     names = ["countdown_grpo.yaml", "countdown_sps.yaml", "countdown_sps_paper.yaml"]
     recipes = [recipes_folder() / "demo" / name for name in names]
     early, hot = ("10,20", "1.5") if quick else ("100,200", "1.2")
-    console.print(
-        "Countdown: reach a target from four numbers. A small policy has seen mostly\n"
-        "aimless attempts; RL sharpens it. Watch Pass@1 rise and Pass@128 fall, and what\n"
-        "SPS does about that.\n"
-    )
+    console.print(_purpose(quick))
     run_compare(recipes, 1 if quick else seeds, out, early, hot, 0, _QUICK if quick else [])
+
+
+def _purpose(quick: bool) -> str:
+    """What the demo shows, before it does."""
+    if not quick:
+        return (
+            "Countdown: reach a target from four numbers. A small policy has seen mostly\n"
+            "aimless attempts; RL sharpens it. Watch Pass@1 rise and Pass@128 fall, and what\n"
+            "SPS does about that.\n"
+        )
+    small = dict(pair.split("=") for pair in _QUICK)
+    return (
+        f"A smoke test: {small['rl.steps']} steps, {small['task.test']} test problems, one seed. "
+        "It shows that everything\nruns; the effect needs the full demo (about 5 minutes).\n"
+    )
 
 
 def run_compare(

@@ -14,6 +14,7 @@ import pytest
 import typer
 import yaml
 
+from sps import __version__
 from sps.cli import app, main
 
 ROOT = Path(__file__).parents[2]
@@ -197,6 +198,31 @@ def test_every_option_that_the_documentation_names_is_an_option_of_sps_eval():
     command = typer.main.get_command(app).get_command(None, "eval")
     known = {name for parameter in command.params for name in parameter.opts}
     assert named - known == set()
+
+
+def test_the_quick_demo_promises_a_smoke_test_alone(monkeypatch, capsys):
+    monkeypatch.setattr("sps.commands.run_compare", lambda *_: None)
+    assert sps("demo", "--quick", "--out", "there") == 0
+    quick = capsys.readouterr().out
+    assert "A smoke test: 30 steps, 60 test problems, one seed." in quick
+    assert "Pass@128" not in quick
+    assert sps("demo", "--out", "there") == 0
+    assert "Watch Pass@1 rise and Pass@128 fall" in capsys.readouterr().out
+
+
+def test_version_is_the_packages(capsys):
+    assert sps("--version") == 0
+    assert capsys.readouterr().out.strip() == __version__
+
+
+def test_eval_says_where_it_writes_by_default(tmp_path, monkeypatch, capsys):
+    assert sps("eval", "--help") == 0
+    assert "Default: evals/<model>." in capsys.readouterr().out
+    monkeypatch.chdir(tmp_path)
+    shipped = next((ROOT / "src" / "sps" / "assets" / "bases").iterdir())
+    how = ["--n", 1, "--limit", 1, "--template", "plain", "--max-new-tokens", 2]
+    assert sps("eval", shipped, "--bench", "countdown", *how) == 0
+    assert len(list((tmp_path / "evals").iterdir())) == 1
 
 
 def test_eval_on_the_embedded_task(tmp_path, capsys):

@@ -105,11 +105,12 @@ def _questions(run: RunFolder) -> list[dict[str, Any]]:
 
 
 def _diversity(run: RunFolder, embeddings: bool) -> list[dict[str, Any]]:
-    """Of the first and the last evaluation of each split."""
+    """Of the first and the last evaluation of each split, and of all on the test set."""
     chosen = {}
     for split in sorted({e.split for e in run.evaluations}):
         stages = run.split(split)
-        chosen |= {e.name: e for e in (stages[0], stages[-1])}
+        of_test = split == "test" or split.startswith("test at ")
+        chosen |= {e.name: e for e in (stages if of_test else (stages[0], stages[-1]))}
     similarity = _embedder(run) if embeddings else None
     out = []
     for e in chosen.values():
@@ -117,7 +118,7 @@ def _diversity(run: RunFolder, embeddings: bool) -> list[dict[str, Any]]:
         found = diversity(rows)
         if found:
             extra = {"cosine": similarity(rows)} if similarity else {}
-            out.append({"name": e.name, "step": e.step, **found, **extra})
+            out.append({"name": e.name, "split": e.split, "step": e.step, **found, **extra})
     return out
 
 

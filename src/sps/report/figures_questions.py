@@ -169,19 +169,12 @@ def bound_table(diagnoses: Diagnoses) -> Table | None:
 def diversity_table(diagnoses: Diagnoses) -> Table | None:
     """How different the answers to one question are."""
     rows: list[list] = []
+    measures = ("jaccard", "edit", "jaccard_correct", "edit_correct")
     for name, found in diagnoses.items():
         for d in found.get("diversity") or []:
-            measures = ("jaccard", "edit", "jaccard_correct", "edit_correct")
             cells = [None if d[m] is None else f"{100 * d[m]:.1f}" for m in measures]
-            rows.append(
-                [
-                    name,
-                    d["name"],
-                    d["samples"] // d["questions"],
-                    f"{d['distinct_correct']:.2f}",
-                    *cells,
-                ]
-            )
+            n, distinct = d["samples"] // d["questions"], f"{d['distinct_correct']:.2f}"
+            rows.append([*_named(name, d), n, distinct, *cells])
     if not rows:
         return None
     note = (
@@ -194,6 +187,17 @@ def diversity_table(diagnoses: Diagnoses) -> Table | None:
     columns = ["method", "evaluation", "n", "distinct right", "Jaccard", "edit"]
     columns += ["Jaccard, right", "edit, right"]
     return Table("diversity", "Diversity of answers", note, columns, rows)
+
+
+def _named(method: str, row: dict[str, Any]) -> tuple[str, str]:
+    """Method and evaluation as other tables call them: 'grpo @100' and 'grpo T=1.2' on test."""
+    split, _, heat = row["split"].partition(" at ")
+    if heat:
+        return f"{method} {heat}", split
+    if row["name"] == split or row["step"] is None:
+        return method, split
+    at = f" @{row['step']}"
+    return (method + at, split) if split == "test" else (method, split + at)
 
 
 def _buckets(subject: Subject) -> list[float]:

@@ -12,27 +12,44 @@ Diagnoses = dict[str, dict[str, Any]]  # method name -> what diagnose found in i
 
 
 def greedy_figure(study: Study, diagnoses: Diagnoses) -> Figure | None:
-    """Log-probability of greedy trajectories over training."""
+    """Log-probability of greedy trajectories over training, every method on the same questions."""
+    splits = ("validation", "select", "test")
+    found = ((split, _greedy_ways(study, diagnoses, split)) for split in splits)
+    split, ways = next(((split, ways) for split, ways in found if ways), ("", {}))
+    if not ways:
+        return None
     style = marks(s.name for s in study.subjects)
     data = []
-    for name, found in diagnoses.items():
-        rows = [r for r in found.get("greedy") or [] if r["step"] is not None]
-        rows = [r for r in rows if r["split"] == "validation"] or rows
-        if len(rows) < 2:
-            continue
-        mark = {"symbol": style[name].symbol, "size": 8}
-        xy = [r["step"] for r in rows], [r["greedy_logprob"] for r in rows]
-        dash = style[name].dash
-        data.append(line(*xy, name, style[name].colour, dash, mode="lines+markers", marker=mark))
-    if not data:
-        return None
+    for name, way in ways.items():
+        own = style[name]
+        dots = {"mode": "lines+markers", "marker": {"symbol": own.symbol, "size": 8}}
+        data.append(line([*way], [*way.values()], name, own.colour, own.dash, **dots))
+    questions = "test" if split == "select" else split  # checkpoints are selected on these
     note = (
-        "Mean over validation questions of log p(greedy answer), the paper's measure. Rising "
+        f"Mean over the {questions} questions of log p(greedy answer), the paper's measure. Rising "
         "towards 0, the policy grows surer of the one answer it would give anyway: it is squeezed."
+        " First seed of each method."
     )
+    note += " Step 0 is the base." if any(0 in way for way in ways.values()) else ""
     layout: dict[str, Any] = {"xaxis": axis("RL step"), "yaxis": axis("log p, nats")}
-    layout["showlegend"] = len(data) > 1
+    layout["showlegend"] = True
     return Figure("greedy", "Greedy log-probability", note, data, layout, height=300)
+
+
+def _greedy_ways(study: Study, diagnoses: Diagnoses, split: str) -> dict[str, dict[int, float]]:
+    """The number by step for each method that has two; step 0 is the base of its comparison."""
+
+    def by_step(name: str) -> dict[int, float]:
+        rows = (diagnoses.get(name) or {}).get("greedy") or []
+        own = [r for r in rows if r["split"] == split and r["step"] is not None]
+        return {r["step"]: r["greedy_logprob"] for r in own}
+
+    bases = {s.runs[0].folder: by_step(s.name) for s in study.subjects if s.runs}
+    ways = {}
+    for s in (s for s in study.subjects if s.runs):
+        base = bases.get(s.runs[0].folder.parent.parent / "base" / "eval", {})
+        ways[s.name] = dict(sorted({**base, **by_step(s.name)}.items()))
+    return {name: way for name, way in ways.items() if len(way) > 1}
 
 
 def greedy_table(study: Study, diagnoses: Diagnoses) -> Table | None:
@@ -104,7 +121,8 @@ def concentration_figures(study: Study, diagnoses: Diagnoses) -> list[Figure | N
             xy = [r["step"] for r in rows], [r["top1"] for r in rows]
             top.append(line(*xy, name, mark.colour, mark.dash, **dots))
         moved += moved_bars(name, mark, found.get("phases") or [], rows)
-    share: dict[str, Any] = {"xaxis": axis("RL step"), "yaxis": axis("", tickformat=".1~%")}
+    share: dict[str, Any] = {"xaxis": axis("RL step")}
+    share["yaxis"] = axis("probability", tickformat=".1~%")
     share["showlegend"] = len(diagnoses) > 1
     change = {
         "yaxis": axis("points of probability", zeroline=True),
@@ -156,18 +174,20 @@ def simulator_figure(simulation: dict[str, Any]) -> Figure:
     panels = [(shape, rule) for shape in ("balanced", "peaky") for rule in ("nudge", "gradient")]
     data: list[dict[str, Any]] = []
     layout: dict[str, Any] = {"barmode": "group", "bargap": 0.25, "annotations": []}
-    layout["legend"] = {"orientation": "h", "x": 0, "y": -0.1, "yanchor": "top"}
+    layout["legend"] = {"orientation": "h", "x": 0, "y": -0.14, "yanchor": "top"}
     for i, (shape, rule) in enumerate(panels):
         case = _case(simulation, "token", shape, rule, "negative")
         n = "" if i == 0 else str(i + 1)
         column, row = i % 2, i // 2
         layout[f"xaxis{n}"] = {
+            "title": {"text": "token" if row == 1 else ""},
             "domain": [0.54 * column, 0.46 + 0.54 * column],
             "anchor": f"y{n}",
             "dtick": 1,
             "showticklabels": row == 1,
         }
         layout[f"yaxis{n}"] = {
+            "title": {"text": "probability" if column == 0 else ""},
             "domain": [0.55, 0.88] if row == 0 else [0.0, 0.33],
             "anchor": f"x{n}",
             "tickformat": ".0%",
@@ -224,7 +244,7 @@ def repeated_figure(simulation: dict[str, Any]) -> Figure:
             data.append(line(steps, case["top1"], name, colours[case["shape"]], dash))
     layout = {
         "xaxis": axis("negative updates"),
-        "yaxis": axis("", tickformat=".0%", range=[0, 1.02]),
+        "yaxis": axis("probability", tickformat=".0%", range=[0, 1.02]),
     }
     note = (
         "Probability of the dominant token when the same unlikely token is pushed down again and "

@@ -15,12 +15,13 @@ from sps.report.style import KIND_COLOURS, marks
 
 _POINTS = 800  # of a curve; a longer run is averaged in bins
 CURVES = (
-    ("reward", "Reward", "Share of right rollouts in each step's batch.", True),
+    ("reward", "Reward", "Share of right rollouts in each step's batch.",
+     percent_axis("right rollouts")),
     ("entropy", "Token entropy", "Mean entropy of the next-token distribution, in nats, on the "
-     "rollouts that were learnt from. A steady fall is concentration.", False),
+     "rollouts that were learnt from. A steady fall is concentration.", axis("nats")),
     ("logprob", "Log-probability of rollouts", "Mean log-probability of a sampled token. Rising "
-     "towards 0 means the policy samples ever more likely answers.", False),
-    ("grad_norm", "Gradient norm", "Before clipping.", False),
+     "towards 0 means the policy samples ever more likely answers.", axis("nats a token")),
+    ("grad_norm", "Gradient norm", "Before clipping.", axis("L2 norm")),
 )  # fmt: skip
 
 
@@ -29,7 +30,9 @@ def training_curves(study: Study) -> list[Figure | None]:
     return [_curve(study, *spec) for spec in CURVES]
 
 
-def _curve(study: Study, field: str, title: str, note: str, share: bool) -> Figure | None:
+def _curve(
+    study: Study, field: str, title: str, note: str, upright: dict[str, Any]
+) -> Figure | None:
     style = marks(s.name for s in study.subjects)
     data: list[dict[str, Any]] = []
     for s in study.trained():
@@ -53,7 +56,7 @@ def _curve(study: Study, field: str, title: str, note: str, share: bool) -> Figu
     if not data:
         return None
     layout: dict[str, Any] = {"xaxis": axis("RL step"), "shapes": _irl_marks(study)}
-    layout["yaxis"] = percent_axis("") if share else axis("")
+    layout["yaxis"] = upright
     layout["showlegend"] = len(study.trained()) > 1
     several = any(len(s.runs) > 1 for s in study.trained())
     note += " Smoothed" + ("; the band spans the seeds." if several else ".")
@@ -142,7 +145,10 @@ def verdict_figures(study: Study) -> list[Figure]:
             area["line"]["width"] = 0.6
             area["hovertemplate"] = "%{y:.1%}"
             data.append(area)
-        layout = {"xaxis": axis("RL step"), "yaxis": percent_axis("", range=[0, 1])}
+        layout = {
+            "xaxis": axis("RL step"),
+            "yaxis": percent_axis("share of rollouts", range=[0, 1]),
+        }
         title = "Verdicts" if len(study.trained()) == 1 else f"Verdicts: {s.name}"
         note = "Share of rollouts by kind of verdict, smoothed. Nothing is scored 0 without a kind."
         out.append(Figure(f"verdicts-{i}", title, note, data, layout, height=280))
@@ -195,7 +201,8 @@ def cost_blocks(study: Study) -> list[Figure | Table | None]:
     }
     note = (
         "Wall time by stage, first seed of each method. 'not timed' is what no timer covers "
-        "between the first and the last record: evaluation, checkpoints, waiting."
+        "between the first and the last record: loading weights, the meter, waiting, and all that "
+        "another trainer (TRL) does."
     )
     figure = Figure("cost", "Cost by stage", note, data, layout, height=170 + 34 * len(costs))
     return [figure, _cost_table(costs)]

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from made_runs import DAMAGE, make_policy, make_run
+from made_runs import DAMAGE, make_policy, make_run, write_evaluation
 
 from sps.diagnose.ablation import sampling_sizes
 from sps.diagnose.cost import cost_by_stage
@@ -16,6 +16,7 @@ from sps.diagnose.run import diagnose
 from sps.diagnose.squeeze import collision, likelihood_quantiles
 from sps.policy.checkpoint import save_checkpoint
 from sps.store.rollouts import RolloutStore
+from sps.track import Track
 from sps.types import Rollout, Verdict
 
 
@@ -152,3 +153,19 @@ def test_sampling_sizes_come_from_the_recipes(tmp_path):
         tmp_path, {"methods": {"sps": {"pass_at_k": curve, "seeds": 1}, "base": {}}}
     )
     assert [(r["method"], r["keep"], r["n"]) for r in found] == [("sps", 3, 4)]
+
+
+def test_diversity_has_every_use_of_a_run_and_the_ends_of_validation(tmp_path):
+    folder = make_run(tmp_path / "run")
+    track = Track(folder / "metrics.jsonl")
+    for name in ("validation-000005", "test-000002-1", "test-000004-1", "test-000006-1.5"):
+        write_evaluation(folder, name, int(name.split("-")[1]), 4, track, seed=1)
+    found = diagnose(folder, checkpoints=False)["diversity"]
+    assert {d["name"]: (d["split"], d["step"]) for d in found} == {
+        "test": ("test", 6),
+        "test-000002-1": ("test", 2),
+        "test-000004-1": ("test", 4),
+        "test-000006-1.5": ("test at T=1.5", 6),
+        "validation-000003": ("validation", 3),
+        "validation-000006": ("validation", 6),
+    }

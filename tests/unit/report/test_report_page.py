@@ -54,6 +54,24 @@ def test_page_has_every_section_of_a_run(tmp_path):
     assert moved == {"made RL": [1.0, 1.0], "made IRL": [-0.5, -0.5]}  # points, as the meter has it
 
 
+def test_axes_say_what_they_show(tmp_path):
+    figures = _json(_written([make_run(tmp_path / "run")], tmp_path), "figures")
+    titles = {
+        "train-reward": "right rollouts",
+        "train-entropy": "nats",
+        "train-logprob": "nats a token",
+        "train-grad_norm": "L2 norm",
+        "verdicts-0": "share of rollouts",
+        "collision": "probability",
+        "repeated": "probability",
+        "simulator": "probability",
+    }
+    found = {id: figures[id]["layout"]["yaxis"]["title"]["text"] for id in titles}
+    assert found == titles
+    below = figures["simulator"]["layout"]
+    assert [below[f"xaxis{n}"]["title"]["text"] for n in ("", 3)] == ["", "token"]
+
+
 def test_plotly_is_read_once_not_handed_to_a_loader_first():
     whole = get_plotlyjs()
     found = bare(whole)
