@@ -17,6 +17,7 @@ from sps.errors import UserError
 from sps.types import Problem
 
 Row = dict[str, Any]
+_ENCODING = "utf-8-sig"  # Excel and Windows put a mark in front, which is no part of the first name
 # Tried in this order where no column is named. A dot goes into a struct.
 QUESTION = ("problem", "question", "Question", "prompt", "query", "input", "instruction")
 ANSWER = (
@@ -105,7 +106,7 @@ def get(row: Mapping[str, Any], column: str) -> Any:
 
 
 def _jsonl(path: Path) -> Iterator[Row]:
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+    for number, line in enumerate(path.read_text(encoding=_ENCODING).split("\n"), 1):
         if line.strip():
             try:
                 row = json.loads(line)
@@ -117,14 +118,14 @@ def _jsonl(path: Path) -> Iterator[Row]:
 
 
 def _json(path: Path) -> Iterator[Row]:
-    rows = json.loads(path.read_text(encoding="utf-8"))
+    rows = json.loads(path.read_text(encoding=_ENCODING))
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError("it is not a list of objects")
     yield from rows
 
 
 def _csv(path: Path) -> Iterator[Row]:
-    with path.open(encoding="utf-8", newline="") as file:
+    with path.open(encoding=_ENCODING, newline="") as file:
         yield from csv.DictReader(file)
 
 

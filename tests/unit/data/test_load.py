@@ -1,6 +1,7 @@
 """Problems from files, whatever their columns are called; errors that name the fix."""
 
 import json
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -36,6 +37,13 @@ def test_every_format_gives_the_same_problems(tmp_path, name):
         ("a-000000", "1+1?", "2"),
         ("a-000001", "2+2?", "4"),
     ]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv"])
+def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path, name):
+    path = Path(write(tmp_path, name, ROWS))
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert [p.question for p in load_problems(str(path))] == ["1+1?", "2+2?"]
 
 
 def test_the_schema_of_openr1_loads_as_it_is(tmp_path):
