@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import difflib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -198,12 +199,20 @@ def _problem(
         asked, meta["system"] = _from_messages(asked, number, source, key)
     if isinstance(gold, list) and len(gold) == 1:
         gold = gold[0]
+    if isinstance(gold, str) and "####" in gold:
+        gold = _after_hashes(gold)
     if asked is None or gold is None or not str(asked).strip() or not str(gold).strip():
         lacks = "question" if asked is None or not str(asked).strip() else "answer"
         raise UserError(
             f"{key}: {source}: row {number + 1} has no {lacks}; mend or remove that row"
         )
     return Problem(str(name), str(asked), str(gold).strip(), meta)
+
+
+def _after_hashes(solution: str) -> str:
+    """The answer of a worked solution as GSM8K has it: '... = 1,234 #### 1,234' is 1234."""
+    answer = solution.rsplit("####", 1)[-1].strip()
+    return answer.replace(",", "") if re.fullmatch(r"-?[\d,.]+", answer) else answer
 
 
 def _from_messages(messages: list[Any], number: int, source: str, key: str) -> tuple[str, str]:
