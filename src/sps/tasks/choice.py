@@ -14,10 +14,11 @@ from sps.tasks.prompts import LETTER, Prompt, render
 from sps.types import Problem, Verdict
 
 LETTERS = "ABCDEFGHIJ"
-_OPTION = re.compile(r"^\s*\(?([A-J]|[1-9])[).:]\s*(.*)$", re.MULTILINE)
+_OPTION = re.compile(r"^[^\S\n]*\(?([A-J]|[1-9])[).:]\s*(.*)$", re.MULTILINE)
+# Every repeat has its bound: two that take the same signs cost the square of a long run of them.
 _AFTER = (
-    r"\s*(?:is|:|would be|should be|must be)*[\s:*_$({\[\"']*(?:option\s+)?"
-    r"(?:\\text(?:bf)?\s*\{\s*)?\(?([A-Ja-j1-9])(?![\w'-])"
+    r"\s{0,9}(?:is|:|would be|should be|must be){0,3}[\s:*_$({\[\"']{0,19}(?:option\s{1,9})?"
+    r"(?:\\text(?:bf)?\s{0,9}\{\s{0,9})?\(?([A-Ja-j1-9])(?![\w'-])"
 )
 # 'The answer is B, for option A is too small': the answer before any option that is only mentioned.
 _STATED = [re.compile(word + _AFTER, re.IGNORECASE) for word in ("answer", "(?:option|choice)")]

@@ -1,5 +1,7 @@
 """Which option does an answer name?"""
 
+import time
+
 import pytest
 
 from sps.tasks.choice import Choice, format_options, judge, options
@@ -64,6 +66,15 @@ def test_ten_options_are_read():
 def test_options_are_the_last_run_of_labels():
     question = "Consider:\nA) is true.\nI) is not.\n\nA) first\nB) second"
     assert options(question) == {"A": "first", "B": "second"}
+
+
+@pytest.mark.parametrize("run", ["answer" + ":" * 5980, "answer" + "\n" * 5980, "answer: " * 750])
+def test_a_long_run_of_signs_is_read_in_no_time(run):
+    began = time.process_time()
+    assert judge(FOUR, run + "z").kind == "unparsed"
+    assert judge(Problem("q", "\n" * 6000 + FOUR.question, "B"), "B").kind == "correct"
+    # Milliseconds; the square of 6000 signs took a second and more.
+    assert time.process_time() - began < 0.3
 
 
 def test_cut_off_is_truncated():
