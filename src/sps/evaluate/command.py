@@ -25,7 +25,7 @@ from sps.rollout import RolloutEngine
 from sps.rollout.texts import TextEngine
 from sps.store.evals import EvalStore
 from sps.tasks import Task
-from sps.tasks.choice import Choice
+from sps.tasks.choice import Choice, labelled
 from sps.tasks.countdown import Countdown
 from sps.tasks.prompts import BOXED, LETTER, TEMPLATES
 from sps.types import Problem, Sampling
@@ -160,6 +160,8 @@ def make_part(name: str, settings: EvalSettings, machinery: Machinery) -> Part:
     benchmark = find_benchmark(name)
     problems = load_benchmark(name, machinery.data_dir)[: settings.limit]
     if benchmark.kind == "choice":
+        if machinery.data_dir:  # the hub's rows are labelled as they are read
+            problems = labelled(problems, f"--data-dir: benchmark {name}")
         chosen = Choice({"test": problems}, template, settings.instruction or LETTER, cut)
         return Part(name, chosen, problems, lambda: InlineVerifier(chosen.judge))
     from sps.tasks.math import Mathematics  # sympy; not for multiple choice

@@ -111,6 +111,14 @@ def test_bad_input_is_refused_with_the_fix(monkeypatch, tmp_path, data, more, me
         run(monkeypatch, tmp_path / "e", data, **more)
 
 
+def test_a_gold_answer_that_is_no_option_is_refused(monkeypatch, tmp_path, data):
+    rows = [{"problem": "Which?\n\nA) x\nB) y", "answer": answer} for answer in ("y", "C")]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "data" / "arc_challenge.jsonl").write_text(text)
+    with pytest.raises(UserError, match="--data-dir: benchmark arc_c: row 2: the answer 'C'"):
+        run(monkeypatch, tmp_path / "e", data, bench="arc_c")
+
+
 def test_another_evaluation_in_the_folder_is_refused(monkeypatch, tmp_path, data):
     run(monkeypatch, tmp_path / "e", data)
     with pytest.raises(UserError, match="another temperature, seed; choose another folder"):

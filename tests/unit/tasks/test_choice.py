@@ -1,10 +1,12 @@
 """Which option does an answer name?"""
 
 import time
+from dataclasses import replace
 
 import pytest
 
-from sps.tasks.choice import Choice, format_options, judge, options
+from sps.errors import UserError
+from sps.tasks.choice import Choice, format_options, judge, labelled, options
 from sps.types import Problem
 
 FOUR = Problem("q", format_options("Which?", ["a dog", "a cat", "12", "none"]), "B")
@@ -55,6 +57,42 @@ def test_numbered_options_as_in_arc():
     assert judge(problem, r"\boxed{4}").kind == "correct"
     assert judge(problem, "The answer is 4).").kind == "correct"
     assert judge(problem, "The answer is 3").kind == "wrong"
+
+
+NUMBERS = Problem("q", format_options("How many?", ["2", "4", "4.5", "-16"]), "B")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "label"),
+    [
+        (r"\boxed{4}", "correct", "B"),
+        (r"\boxed{$4$}", "correct", "B"),
+        ("The answer is 4.", "correct", "B"),
+        ("The answer is **4**", "correct", "B"),
+        ("Let me see.\n4", "correct", "B"),
+        ("The answer is 4.5.", "wrong", "C"),
+        (r"\boxed{45}", "unparsed", ""),
+        (r"\boxed{16}", "unparsed", ""),  # no option says 16: one says -16
+        (r"\boxed{7}", "wrong", "7"),
+        ("The answer is 4 of them.", "wrong", "4"),
+    ],
+)
+def test_a_number_among_letters_is_the_option_that_says_it(text, kind, label):
+    verdict = judge(NUMBERS, text)
+    assert (verdict.kind, verdict.answer) == (kind, label)
+
+
+def test_gold_answers_are_the_labels_of_options():
+    answers = ["B", "b", "(B)", "B.", " a  cat", "12"]
+    problems = [replace(FOUR, answer=answer) for answer in answers]
+    assert [p.answer for p in labelled(problems, "x")] == ["B"] * 5 + ["C"]
+
+
+@pytest.mark.parametrize("answer", ["E", "1", "a horse", "AB"])
+def test_a_gold_answer_that_is_no_option_is_refused(answer):
+    message = rf"task\.data: f\.csv: row 2: the answer '{answer}' is none of the options A, B, C, D"
+    with pytest.raises(UserError, match=message):
+        labelled([FOUR, replace(FOUR, answer=answer)], "task.data: f.csv")
 
 
 def test_ten_options_are_read():
