@@ -166,7 +166,13 @@ def regrade(
 
 
 def _judgement(verdict: Verdict) -> dict[str, str]:
-    return {"verdict": verdict.kind, "detail": verdict.detail, "answer": verdict.answer}
+    detail, answer = _storable(verdict.detail), _storable(verdict.answer)
+    return {"verdict": verdict.kind, "detail": detail, "answer": answer}
+
+
+def _storable(text: str) -> str:
+    """What no UTF-8 file can hold becomes a question mark: half of a character pair."""
+    return text.encode("utf-8", errors="replace").decode("utf-8")
 
 
 def _greedy_logprob(
@@ -192,8 +198,7 @@ def _row(problem: Problem, written: Written) -> dict[str, Any]:
     return {
         "problem_id": problem.id,
         "sample": written.sample,
-        # What no UTF-8 file can hold becomes a question mark: half of a character pair.
-        "text": written.text.encode("utf-8", errors="replace").decode("utf-8"),
+        "text": _storable(written.text),
         "length": written.length,
         "finished": written.finished,
         "sum_logprob": written.sum_logprob,

@@ -1,5 +1,7 @@
 """Collecting samples: what is stored is not drawn again, and what is drawn is stored."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -94,6 +96,21 @@ def test_texts_that_utf8_cannot_hold_are_stored(tmp_path):
     rows = run(EvalStore(tmp_path), Odd())
     assert rows[0]["text"].startswith("?")
     assert scores_of(EvalStore(tmp_path).read()).correct_Q.tolist() == [0, 1, 2, 3]
+
+
+def test_answers_that_utf8_cannot_hold_are_stored(tmp_path):
+    class Odd(Oracle):
+        def write(self, asks, sampling):
+            for w in super().write(asks, sampling):
+                yield Written(w.index, w.sample, "\\boxed{\ud83d}", 3, True, None)
+
+    def judge(problem, text, finished):
+        return replace(TASK.judge(problem, text, finished), detail=f"not equal to {text}")
+
+    collect(Odd(), InlineVerifier(judge), TASK, PROBLEMS, SAMPLING, EvalStore(tmp_path))
+    rows = EvalStore(tmp_path).read()
+    assert len(rows) == 16
+    assert {(r["answer"], r["detail"]) for r in rows} == {("?", "not equal to \\boxed{?}")}
 
 
 def test_progress_says_samples_share_speed_and_time_left():
