@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sps.data.benchmarks import find_benchmark, load_benchmark
-from sps.errors import UserError
+from sps.errors import RunFailed, UserError
 from sps.evaluate.compare import compare, compare_markdown
 from sps.evaluate.evaluate import PolicyTexts, collect, regrade
 from sps.evaluate.progress import make_progress
@@ -348,6 +348,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
+    except RunFailed as error:
+        sys.stderr.write(f"failed: {error}\n")
+        return 1
     return 0
 
 

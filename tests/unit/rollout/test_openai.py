@@ -213,7 +213,8 @@ def test_an_endpoint_that_is_down_is_said_after_the_last_try():
 
 
 @pytest.mark.parametrize(
-    "endpoint", ["ftp://x", "http://localhost:80a/v1", "http://localhost:99999/v1", "http://[::1/v1"]
+    "endpoint",
+    ["ftp://x", "http://localhost:80a/v1", "http://localhost:99999/v1", "http://[::1/v1"],
 )
 def test_a_word_or_a_bad_port_is_not_a_url(endpoint):
     with pytest.raises(UserError, match="not a URL"):
