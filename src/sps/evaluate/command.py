@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from sps.evaluate.evaluate import PolicyTexts, collect, regrade
 from sps.evaluate.progress import make_progress
 from sps.evaluate.scores import Scores, count_scores
 from sps.evaluate.tables import markdown, write_results
+from sps.policy.resolve import resolve_model
 from sps.ranks import ALONE, Ranks
 from sps.rollout import RolloutEngine
 from sps.rollout.texts import TextEngine
@@ -51,6 +52,7 @@ class EvalSettings:
     instruction: str | None = None
     limit: int | None = None  # questions a benchmark, the first ones
     dtype: str = "float32"
+    gguf: str | None = None  # file name of a GGUF inside the model's folder
 
     def sampling(self) -> Sampling:
         """How completions are drawn."""
@@ -72,7 +74,6 @@ class Machinery:
     concurrency: int = 16
     retries: int = 6
     api_key_env: str = "OPENAI_API_KEY"
-    gguf: str | None = None
     engine: EngineOf | None = None  # policy, rows at once -> engine; None: the plain native one
     ranks: Ranks = ALONE  # each draws and judges its share
 
@@ -106,6 +107,7 @@ def eval_command(
         raise UserError("--bench: name at least one benchmark, such as --bench aime24,math500")
     parts = [make_part(name, settings, machinery) for name in names]
     folder = Path(out) if out else Path("evals") / _slug(settings.model)
+    settings = ranks.tell(partial(_resolved, settings))
     ranks.tell(lambda: claim(folder, settings, parts, regrade_only))
     say = say if ranks.main else _silent
     scores = run_parts(folder, parts, settings, machinery, regrade_only, say)
@@ -124,6 +126,13 @@ def eval_command(
 
 def _silent(text: str) -> None:
     """What the ranks that do not write say."""
+
+
+def _resolved(settings: EvalSettings) -> EvalSettings:
+    """A run by the checkpoint it stands for now: once it has gone on, it is another model."""
+    if settings.endpoint:
+        return settings
+    return replace(settings, model=resolve_model(settings.model))
 
 
 def _check(settings: EvalSettings, ranks: Ranks) -> None:
@@ -189,7 +198,11 @@ def claim(folder: Path, settings: EvalSettings, parts: Sequence[Part], regrade_o
         before = json.loads(path.read_text(encoding="utf-8"))
         # More samples, more benchmarks and other gold answers go with what is there.
         free = {"n", "questions"}
-        changed = [k for k in now if k not in free and before.get(k) != now[k]]
+        changed = [
+            f"{k} ({before.get(k)}, now {now[k]})"
+            for k in now
+            if k not in free and before.get(k) != now[k]
+        ]
         changed += [
             f"questions of {k}"
             for k, v in now["questions"].items()
@@ -280,11 +293,11 @@ def make_texts(settings: EvalSettings, machinery: Machinery) -> TextEngine:
             concurrency=machinery.concurrency,
             retries=machinery.retries,
         )
-    from sps.policy.load import load_policy, pick_device, resolve_model
+    from sps.policy.load import load_policy, pick_device
     from sps.rollout.native import NativeEngine
 
-    path = resolve_model(settings.model)
-    policy = load_policy(path, machinery.gguf, settings.dtype, pick_device(machinery.device))
+    device = pick_device(machinery.device)
+    policy = load_policy(settings.model, settings.gguf, settings.dtype, device)
     rows = machinery.max_rows or (64 if policy.model.device.type == "cpu" else 1024)
     if machinery.engine:
         return PolicyTexts(policy, machinery.engine(policy, rows))

@@ -121,12 +121,53 @@ def test_a_gold_answer_that_is_no_option_is_refused(monkeypatch, tmp_path, data)
 
 def test_another_evaluation_in_the_folder_is_refused(monkeypatch, tmp_path, data):
     run(monkeypatch, tmp_path / "e", data)
-    with pytest.raises(UserError, match="another temperature, seed; choose another folder"):
+    message = r"another temperature \(0\.7, now 1\.0\), seed \(0, now 3\); choose another folder"
+    with pytest.raises(UserError, match=message):
         run(monkeypatch, tmp_path / "e", data, set={"temperature": 1.0, "seed": 3})
     path = tmp_path / "data" / "aime_2024.jsonl"
     path.write_text(path.read_text().replace("What is 0?", "What is nought?"))
     with pytest.raises(UserError, match="another questions of aime24"):
         run(monkeypatch, tmp_path / "e", data)
+
+
+def test_another_gguf_file_of_the_folder_is_another_model(monkeypatch, tmp_path, data):
+    run(monkeypatch, tmp_path / "e", data, set={"gguf": "good-Q8.gguf"})
+    message = r"another gguf \(good-Q8\.gguf, now bad-Q2\.gguf\); choose another folder with --out"
+    with pytest.raises(UserError, match=message):
+        run(monkeypatch, tmp_path / "e", data, set={"gguf": "bad-Q2.gguf"})
+
+
+def test_a_run_that_has_gone_on_is_another_model(monkeypatch, tmp_path, data):
+    def reaches(step):
+        folder = tmp_path / "run" / "checkpoints" / f"step-{step:06d}"
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+
+    reaches(100)
+    (tmp_path / "run" / "recipe.yaml").write_text("name: x\n")
+    given = {"model": str(tmp_path / "run")}
+    found, _, _ = run(monkeypatch, tmp_path / "e", data, set=given)
+    assert found["model"].endswith("run/checkpoints/step-000100")
+    assert run(monkeypatch, tmp_path / "e", data, set=given)[1].drawn == 0
+    reaches(300)
+    with pytest.raises(UserError, match=r"another model \(.*step-000100, now .*step-000300\)"):
+        run(monkeypatch, tmp_path / "e", data, set=given)
+    # By its own name it is still the one in the folder; a served name is never a folder.
+    assert run(monkeypatch, tmp_path / "e", data, set={"model": found["model"]})[1].drawn == 0
+    served = {**given, "endpoint": "http://localhost:1/v1"}
+    assert run(monkeypatch, tmp_path / "s", data, set=served)[0]["model"] == given["model"]
+
+
+def test_an_evaluation_of_an_older_version_goes_on(monkeypatch, tmp_path, data):
+    run(monkeypatch, tmp_path / "e", data)
+    path = tmp_path / "e" / "eval.json"
+    before = json.loads(path.read_text())
+    del before["gguf"]
+    path.write_text(json.dumps(before))
+    assert run(monkeypatch, tmp_path / "e", data)[1].drawn == 0
+    path.write_text(json.dumps(before))
+    with pytest.raises(UserError, match=r"another gguf \(None, now x\.gguf\)"):
+        run(monkeypatch, tmp_path / "e", data, set={"gguf": "x.gguf"})
 
 
 def test_compare_refuses_what_is_not_comparable(monkeypatch, tmp_path, data):
