@@ -16,7 +16,7 @@ from typing import Any
 from sps.data.benchmarks import find_benchmark, load_benchmark
 from sps.errors import RunFailed, UserError
 from sps.evaluate.compare import compare, compare_markdown
-from sps.evaluate.evaluate import PolicyTexts, collect, regrade
+from sps.evaluate.evaluate import PolicyTexts, collect, missing, regrade
 from sps.evaluate.progress import make_progress
 from sps.evaluate.scores import Scores, count_scores
 from sps.evaluate.tables import markdown, write_results
@@ -109,6 +109,8 @@ def eval_command(
     folder = Path(out) if out else Path("evals") / _slug(settings.model)
     settings = ranks.tell(partial(_resolved, settings))
     ranks.tell(lambda: claim(folder, settings, parts, regrade_only))
+    for part in parts if regrade_only else ():
+        ranks.tell(partial(_check_complete, folder, part, settings.n))
     say = say if ranks.main else _silent
     scores = run_parts(folder, parts, settings, machinery, regrade_only, say)
     about = {**asdict(settings), "cut": machinery.cut}
@@ -242,8 +244,6 @@ def run_parts(
         stored = partial(_rows, folder, part, settings.n)
         have = len(ranks.tell(stored))
         complete = have == len(part.problems) * settings.n
-        if regrade_only and not complete:
-            say(f"{part.name}: {have} of {len(part.problems) * settings.n} samples are there")
         if not complete and not regrade_only and texts is None:
             texts = make_texts(settings, machinery)
         if regrade_only or not complete:
@@ -310,6 +310,21 @@ def _rows(folder: Path, part: Part, n: int) -> list[dict[str, Any]]:
     wanted = {p.id for p in part.problems}
     rows = EvalStore(folder / _slug(part.name)).read()
     return [r for r in rows if r["problem_id"] in wanted and r["sample"] < n]
+
+
+def _check_complete(folder: Path, part: Part, n: int) -> None:
+    """Refuse to count samples as wrong that were never drawn."""
+    lacking = missing(part.problems, n, _rows(folder, part, n))
+    if not lacking:
+        return
+    whole = min(numbers[0] for numbers in lacking.values())
+    bare = [part.problems[i].id for i, numbers in lacking.items() if not numbers[0]]
+    shown = ", ".join(bare[:3]) + (f" and {len(bare) - 3} more" if len(bare) > 3 else "")
+    hint = f"give --n {whole}, which every question has" if whole else f"there are none of {shown}"
+    raise UserError(
+        f"--regrade: {folder} has not all {n} samples of {len(lacking)} questions of {part.name}: "
+        f"{hint}; or draw them first, without --regrade and with the settings they had"
+    )
 
 
 def _digest(problems: Sequence[Problem]) -> str:

@@ -104,8 +104,8 @@ def collect(
     stored = ranks.tell(store.read)
     rows = [r for r in stored if r["problem_id"] in wanted and r["sample"] < sampling.n]
     solved = {r["problem_id"] for r in rows if r["verdict"] == "correct"}
-    missing = _missing(problems, sampling.n, rows)
-    mine = ranks.mine(list(missing.items()))
+    lacking = missing(problems, sampling.n, rows)
+    mine = ranks.mine(list(lacking.items()))
     asks = [Ask(i, task.prompt(problems[i]), tuple(s)) for i, s in mine]
     tally = _so_far(rows, sum(len(ask.samples) for ask in asks))
     watch(tally)
@@ -132,7 +132,7 @@ def collect(
         watch(tally)
 
     try:
-        for written in texts.write(asks, sampling) if missing else ():
+        for written in texts.write(asks, sampling) if lacking else ():
             problem = problems[written.index]
             future = verifier.submit(problem, written.text, written.finished)
             waiting.append((_row(problem, written), future))
@@ -199,7 +199,8 @@ def _greedy_logprob(
     return sum(total for _, total in sorted(sums)) / len(sums)
 
 
-def _missing(problems: Sequence[Problem], n: int, rows: list[dict]) -> dict[int, list[int]]:
+def missing(problems: Sequence[Problem], n: int, rows: list[dict]) -> dict[int, list[int]]:
+    """Sample numbers that are not there, by place of the problem."""
     done = defaultdict(set)
     for row in rows:
         done[row["problem_id"]].add(row["sample"])

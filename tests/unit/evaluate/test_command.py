@@ -8,6 +8,7 @@ from sps.errors import UserError
 from sps.evaluate import command
 from sps.evaluate.command import EvalSettings, Machinery, compare_command, eval_command
 from sps.rollout.texts import Written
+from sps.store.evals import EvalStore
 
 
 class Fake:
@@ -80,6 +81,20 @@ def test_regrade_counts_what_changed_and_draws_nothing(monkeypatch, tmp_path, da
         "aime24: 4 verdicts changed" in said
     )  # question 0: two right become wrong, two wrong right
     assert found["benchmarks"]["aime24"]["avg"][0] == pytest.approx(0.5)
+
+
+def test_regrade_refuses_to_count_samples_that_were_never_drawn(monkeypatch, tmp_path, data):
+    run(monkeypatch, tmp_path / "e", data)
+    message = r"not all 16 samples of 6 questions of aime24: give --n 4, which every question has"
+    with pytest.raises(UserError, match=message):
+        run(monkeypatch, tmp_path / "e", data, regrade_only=True, set={"n": 16})
+    assert run(monkeypatch, tmp_path / "e", data, regrade_only=True, set={"n": 2})[0]["n"] == 2
+    store = EvalStore(tmp_path / "e" / "aime24")
+    store.replace([r for r in store.read() if (r["problem_id"], r["sample"]) < ("aime24/q1", 2)])
+    message = r"not all 4 .* of 5 questions .*: there are none of aime24/q2, .*q3, .*q4 and 1 more"
+    with pytest.raises(UserError, match=message):
+        run(monkeypatch, tmp_path / "e", data, regrade_only=True)
+    assert run(monkeypatch, tmp_path / "e", data)[1].drawn == 24 - 6  # it goes on as before
 
 
 def test_compare_is_paired_by_question(monkeypatch, tmp_path, data):
