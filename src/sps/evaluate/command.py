@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from sps.config_tasks import Cut
 from sps.data.benchmarks import find_benchmark, load_benchmark
 from sps.errors import RunFailed, UserError
+from sps.evaluate.claim import claim, keep
 from sps.evaluate.compare import compare, compare_markdown
 from sps.evaluate.evaluate import PolicyTexts, collect, missing, regrade
 from sps.evaluate.progress import make_progress
@@ -33,6 +35,7 @@ from sps.types import Problem, Sampling
 from sps.verify import InlineVerifier, Verifier
 from sps.verify.pool import VerifierPool
 
+DTYPES = ("float32", "bfloat16")  # of the computation
 EngineOf = Callable[[Any, int], RolloutEngine]
 
 
@@ -100,7 +103,7 @@ def eval_command(
     """Evaluate, go on with an evaluation, or judge one again; returns what results.json holds."""
     machinery = machinery or Machinery()
     ranks = machinery.ranks
-    _check(settings, ranks)
+    _check(settings, machinery)
     names = bench.split(",") if isinstance(bench, str) else bench
     names = [name.strip() for name in names if name.strip()]
     if not names:
@@ -108,14 +111,26 @@ def eval_command(
     parts = [make_part(name, settings, machinery) for name in names]
     folder = Path(out) if out else Path("evals") / _slug(settings.model)
     settings = ranks.tell(partial(_resolved, settings))
-    ranks.tell(lambda: claim(folder, settings, parts, regrade_only))
-    for part in parts if regrade_only else ():
-        ranks.tell(partial(_check_complete, folder, part, settings.n))
+    asked = {
+        **asdict(settings),
+        "cut": {part.name: machinery.cut for part in parts},
+        "questions": {part.name: _digest(part.problems) for part in parts},
+    }
+
+    def take() -> dict[str, Any]:
+        held = claim(folder, asked, regrade_only)
+        for part in parts if regrade_only else ():
+            _check_complete(folder, part, settings.n)
+        keep(folder, held)
+        return held
+
+    held = ranks.tell(take)
     say = say if ranks.main else _silent
     scores = run_parts(folder, parts, settings, machinery, regrade_only, say)
     about = {**asdict(settings), "cut": machinery.cut}
 
     def write() -> dict[str, Any]:
+        keep(folder, {**held, "cut": {**held["cut"], **asked["cut"]}})
         rows = {part.name: _rows(folder, part, settings.n) for part in parts}
         return write_results(folder, about, scores, rows)
 
@@ -137,13 +152,18 @@ def _resolved(settings: EvalSettings) -> EvalSettings:
     return replace(settings, model=resolve_model(settings.model))
 
 
-def _check(settings: EvalSettings, ranks: Ranks) -> None:
+def _check(settings: EvalSettings, machinery: Machinery) -> None:
+    ranks = machinery.ranks
     if ranks.sharded:
         raise UserError("sps eval holds a whole model on each GPU; launch it with launch/ddp.yaml")
     if ranks.size > 1 and settings.endpoint:
         raise UserError("--endpoint: one process asks it; start sps eval without accelerate")
     if settings.template not in TEMPLATES:
         raise UserError(f"--template {settings.template}: choose one of {', '.join(TEMPLATES)}")
+    if settings.dtype not in DTYPES:
+        raise UserError(f"--dtype {settings.dtype}: choose one of {', '.join(DTYPES)}")
+    if machinery.cut not in get_args(Cut):
+        raise UserError(f"--cut {machinery.cut}: choose one of {', '.join(get_args(Cut))}")
     limit = 1 if settings.limit is None else settings.limit
     if min(settings.n, settings.max_new_tokens, limit) < 1:
         raise UserError("--n, --max-new-tokens and --limit are whole numbers from 1")
@@ -190,41 +210,6 @@ def _gym_part(name: str, settings: EvalSettings, cut: str, pool: dict[str, Any])
     options = {"task": task_name, "settings": {}, "cut": cut}
     judge = "sps.tasks.gym:make_judge"
     return Part(name, task, task.problems("test"), lambda: VerifierPool(judge, options, **pool))
-
-
-def claim(folder: Path, settings: EvalSettings, parts: Sequence[Part], regrade_only: bool) -> None:
-    """Take a folder for this evaluation; one that holds another is refused, key by key."""
-    path = folder / "eval.json"
-    now = {**asdict(settings), "questions": {p.name: _digest(p.problems) for p in parts}}
-    if path.exists():
-        before = json.loads(path.read_text(encoding="utf-8"))
-        # More samples, more benchmarks and other gold answers go with what is there.
-        free = {"n", "questions"}
-        changed = [
-            f"{k} ({before.get(k)}, now {now[k]})"
-            for k in now
-            if k not in free and before.get(k) != now[k]
-        ]
-        changed += [
-            f"questions of {k}"
-            for k, v in now["questions"].items()
-            if before["questions"].get(k, v) != v
-        ]
-        if changed:
-            raise UserError(
-                f"{folder}: holds an evaluation with another {', '.join(changed)}; choose another "
-                "folder with --out, or give the same settings to go on with it"
-            )
-        now["questions"] = {**before["questions"], **now["questions"]}
-    elif regrade_only:
-        raise UserError(f"--regrade: {folder} holds no evaluation; name its folder with --out")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(".draft")
-        draft.write_text(json.dumps(now, indent=1), encoding="utf-8")
-        draft.rename(path)
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be written ({error.strerror}); see --out") from None
 
 
 def run_parts(

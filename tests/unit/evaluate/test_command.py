@@ -14,8 +14,8 @@ from sps.store.evals import EvalStore
 class Fake:
     """Right whenever (question + sample) is even, or always."""
 
-    def __init__(self, always=False):
-        self.always, self.drawn = always, 0
+    def __init__(self, always=False, finished=True):
+        self.always, self.finished, self.drawn = always, finished, 0
 
     def write(self, asks, sampling):
         for ask in asks:
@@ -23,10 +23,14 @@ class Fake:
                 self.drawn += 1
                 right = self.always or (ask.index + sample) % 2 == 0
                 text = f"\\boxed{{{ask.index if right else 999}}}"
-                yield Written(ask.index, sample, text, 5, True, -1.0)
+                yield Written(ask.index, sample, text, 5, self.finished, -1.0)
 
     def close(self):
         pass
+
+
+def stopped(*given):
+    raise KeyboardInterrupt
 
 
 @pytest.fixture
@@ -43,7 +47,7 @@ def run(monkeypatch, out, data, fake=None, **more):
     fake = fake or Fake()
     monkeypatch.setattr(command, "make_texts", lambda settings, machinery: fake)
     settings = EvalSettings(**{"model": "m", "n": 4, "template": "plain", **more.pop("set", {})})
-    machinery = Machinery(data_dir=data, workers=1)
+    machinery = Machinery(data_dir=data, workers=1, cut=more.pop("cut", "zero"))
     said = []
     found = eval_command(
         settings, more.pop("bench", "aime24"), out=out, machinery=machinery, say=said.append, **more
@@ -116,6 +120,8 @@ def test_compare_is_paired_by_question(monkeypatch, tmp_path, data):
         ({"bench": ""}, "--bench: name at least one"),
         ({"bench": "math500"}, r"no math500\.jsonl"),
         ({"set": {"template": "qwen"}}, "--template qwen: choose one of qwen_boxed"),
+        ({"set": {"dtype": "float99"}}, "--dtype float99: choose one of float32, bfloat16"),
+        ({"cut": "Zero"}, "--cut Zero: choose one of zero, judge"),
         ({"set": {"n": 0}}, "whole numbers from 1"),
         ({"set": {"top_p": 0}}, "--top-p"),
         ({"regrade_only": True}, "holds no evaluation"),
@@ -177,12 +183,44 @@ def test_an_evaluation_of_an_older_version_goes_on(monkeypatch, tmp_path, data):
     run(monkeypatch, tmp_path / "e", data)
     path = tmp_path / "e" / "eval.json"
     before = json.loads(path.read_text())
-    del before["gguf"]
+    del before["gguf"], before["cut"]
     path.write_text(json.dumps(before))
     assert run(monkeypatch, tmp_path / "e", data)[1].drawn == 0
     path.write_text(json.dumps(before))
     with pytest.raises(UserError, match=r"another gguf \(None, now x\.gguf\)"):
         run(monkeypatch, tmp_path / "e", data, set={"gguf": "x.gguf"})
+    with pytest.raises(UserError, match="aime24 is judged with --cut zero"):
+        run(monkeypatch, tmp_path / "e", data, cut="judge")
+
+
+def test_another_cut_is_a_matter_of_regrading(monkeypatch, tmp_path, data):
+    out, whole = tmp_path / "e", tmp_path / "data" / "aime_2024.jsonl"
+    (tmp_path / "data" / "aime_2025.jsonl").write_text(whole.read_text())
+    run(monkeypatch, out, data, Fake(finished=False), bench="aime24,aime25")
+    message = r"aime24 is judged with --cut zero; .* --cut judge by adding --regrade"
+    with pytest.raises(UserError, match=message):
+        run(monkeypatch, out, data, cut="judge")
+    found, _, said = run(monkeypatch, out, data, cut="judge", regrade_only=True)
+    assert "aime24: 24 verdicts changed" in said
+    assert (found["cut"], found["benchmarks"]["aime24"]["avg"][0]) == ("judge", 0.5)
+    # From now on it goes on as that; the other benchmark is as it was.
+    assert run(monkeypatch, out, data, cut="judge", set={"n": 6})[1].drawn == 12
+    with pytest.raises(UserError, match="aime24 is judged with --cut judge"):
+        run(monkeypatch, out, data)
+    assert run(monkeypatch, out, data, bench="aime25")[0]["benchmarks"]["aime25"]["avg"][0] == 0
+
+
+def test_a_regrade_with_another_cut_that_is_stopped_has_to_be_finished(monkeypatch, tmp_path, data):
+    run(monkeypatch, tmp_path / "e", data)
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "regrade", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            run(patch, tmp_path / "e", data, cut="judge", regrade_only=True)
+    for cut in ("zero", "judge"):
+        with pytest.raises(UserError, match=f"being judged again .* --cut {cut} by adding --regr"):
+            run(monkeypatch, tmp_path / "e", data, cut=cut)
+    run(monkeypatch, tmp_path / "e", data, cut="zero", regrade_only=True)
+    assert run(monkeypatch, tmp_path / "e", data)[1].drawn == 0
 
 
 def test_compare_refuses_what_is_not_comparable(monkeypatch, tmp_path, data):
