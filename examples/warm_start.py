@@ -19,7 +19,8 @@ from sps.config import IRL
 from sps.data.load import load_problems
 from sps.errors import RunFailed, UserError
 from sps.phases.irl import irl_step
-from sps.policy.load import Policy, load_policy, pick_device, resolve_model
+from sps.policy.load import Policy, load_policy, pick_device
+from sps.policy.resolve import resolve_model
 from sps.policy.update import Budget, make_optimizer
 from sps.tasks.prompts import BOXED, TEMPLATES, Prompt, render
 

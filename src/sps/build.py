@@ -36,7 +36,7 @@ from sps.rollout.native import NativeEngine
 from sps.run import Run
 from sps.store.rollouts import RolloutStore
 from sps.tasks import Task
-from sps.tasks.choice import Choice
+from sps.tasks.choice import Choice, labelled
 from sps.tasks.countdown import Countdown
 from sps.tasks.gym import Gym
 from sps.tasks.math import Mathematics
@@ -130,7 +130,9 @@ def _splits(t: MathTask | ChoiceTask) -> dict[str, list[Problem]]:
     """Training questions, some of them held out, and the benchmarks as the test set."""
     columns = Columns(t.columns.question, t.columns.answer, t.columns.id)
     rows = load_problems(t.data, columns, split=t.split, config=t.config)
-    benchmarks = {name: load_benchmark(name, t.data_dir)[: t.limit] for name in t.benchmarks}
+    if isinstance(t, ChoiceTask):
+        rows = labelled(rows, f"task.data: {t.data}")
+    benchmarks = {name: _benchmark(name, t) for name in t.benchmarks}
     if benchmarks and t.overlap == "drop":
         shared = {o.train_id for o in find_overlaps(rows, benchmarks)}
         rows = [row for row in rows if row.id not in shared]
@@ -139,6 +141,13 @@ def _splits(t: MathTask | ChoiceTask) -> dict[str, list[Problem]]:
     if benchmarks:
         splits["test"] = [problem for problems in benchmarks.values() for problem in problems]
     return splits
+
+
+def _benchmark(name: str, t: MathTask | ChoiceTask) -> list[Problem]:
+    problems = load_benchmark(name, t.data_dir)[: t.limit]
+    if isinstance(t, ChoiceTask) and t.data_dir:  # the hub's rows are labelled as they are read
+        return labelled(problems, f"task.data_dir: benchmark {name}")
+    return problems
 
 
 def check_overlap(recipe: Recipe, splits: dict[str, list[Problem]]) -> tuple[list[Overlap], str]:

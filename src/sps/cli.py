@@ -157,14 +157,14 @@ def evaluate(
 
     run_eval(
         {
-            "model": model, "endpoint": endpoint, "n": n, "temperature": temperature,
+            "model": model, "endpoint": endpoint, "n": n, "temperature": temperature, "gguf": gguf,
             "top_p": top_p, "top_k": top_k, "max_new_tokens": max_new_tokens, "seed": seed,
             "template": template, "instruction": instruction, "limit": limit, "dtype": dtype,
         },
         {
             "data_dir": data_dir, "device": device, "max_rows": max_rows, "workers": workers,
             "concurrency": concurrency, "time_limit": time_limit, "cut": cut,
-            "retries": retries, "api_key_env": api_key_env, "gguf": gguf,
+            "retries": retries, "api_key_env": api_key_env,
         },
         bench, out, regrade, compare_with,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from sps.card import card, front_matter, is_hub_id, plain, recipe_differences
 from sps.config import parse_recipe
 from sps.evaluate.scores import read_scores
 from sps.loop import train
-from sps.policy.load import resolve_model
+from sps.policy.resolve import resolve_model
 from sps.track import read_records
 
 HOSTILE = "x](http://a) `b` | <script>alert(1)</script>\n---\n# head ```` $1$ \\ &amp; ünï"

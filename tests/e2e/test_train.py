@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 
 from sps.build import open_run
 from sps.config import load_recipe, parse_recipe
-from sps.errors import UserError
+from sps.errors import RunFailed, UserError
 from sps.loop import checkpoint_path, train
 from sps.phases import rl
 from sps.phases.schedule import Phase
@@ -24,6 +25,7 @@ from sps.rollout.native import NativeEngine
 from sps.store.rollouts import RolloutStore
 from sps.track import read_records
 from sps.types import Verdict
+from sps.verify.pool import VerifierPool
 
 # Two seconds of training; about 40 % of its samples are right.
 BASE = {
@@ -409,6 +411,39 @@ def test_generating_and_verifying_are_timed_apart(
         assert metrics["seconds/generate"] == pytest.approx(generate)
         assert metrics["seconds/verify"] == pytest.approx(verify)
         assert "seconds/draw" not in metrics
+
+
+DYING = """
+import os
+from sps.tasks.countdown import Countdown
+
+def make_judge():
+    judged = []
+    def judge(problem, text, finished):
+        judged.append(text)
+        if len(judged) == 21:  # one to start, 16 of the first step, and then the fourth
+            os._exit(9)
+        return Countdown().judge(problem, text, finished)
+    return judge
+"""
+
+
+def test_a_verifier_that_fails_ends_the_run_and_nothing_is_learnt_from_it(tmp_path, monkeypatch):
+    (tmp_path / "dying.py").write_text(DYING)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    recipe = recipe_of(checkpoint__every=1, irl__steps=0)
+    parts, this = open_run(recipe, tmp_path / "run")
+    parts.verifier = VerifierPool("dying:make_judge", workers=1)
+    ready = parts.verifier.submit(parts.train[0], "", True)
+    ready.result(timeout=60)
+    monkeypatch.setattr(parts.verifier, "_start", lambda: os.close(-1))  # no worker ever again
+    with pytest.raises(RunFailed, match="the verifier pool failed: OSError"):
+        train(parts, this)
+    assert latest_checkpoint(tmp_path / "run" / "checkpoints").name == "step-000001"
+    assert {row["step"] for row in stored(tmp_path / "run")} == {1}
+    run(recipe, tmp_path / "run", resume=True)
+    run(recipe, tmp_path / "whole")
+    assert same_weights(weights(tmp_path / "run"), weights(tmp_path / "whole"))
 
 
 class Shifted(NativeEngine):

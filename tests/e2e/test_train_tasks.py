@@ -100,6 +100,20 @@ def test_multiple_choice_trains(tmp_path):
     assert set(scores.kinds) <= {"correct", "wrong", "unparsed", "truncated"}
 
 
+def test_multiple_choice_refuses_golds_that_are_no_options(tmp_path):
+    path, test = tmp_path / "train.jsonl", tmp_path / "arc_challenge.jsonl"
+    made = [{"problem": f"{i}?\n\nA) x\nB) y", "answer": "ABC"[i % 3]} for i in range(20)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in made))
+    task = {"type": "choice", "data": str(path), "validation": 4, "test": 4}
+    with pytest.raises(UserError, match=r"task\.data: .*train\.jsonl: row 3: the answer 'C'"):
+        make_task(parse_recipe({"task": task}, "test"))
+    path.write_text("".join(json.dumps(row | {"answer": "y"}) + "\n" for row in made))
+    test.write_text(json.dumps(made[2]) + "\n")
+    task |= {"benchmarks": ["arc_c"], "data_dir": str(tmp_path)}
+    with pytest.raises(UserError, match=r"task\.data_dir: benchmark arc_c: row 1: the answer 'C'"):
+        make_task(parse_recipe({"task": task}, "test"))
+
+
 def test_reasoning_gym_trains(tmp_path):
     pytest.importorskip("reasoning_gym", reason="the extra sps[gym] is not installed")
     task = {"type": "gym", "name": "basic_arithmetic", "template": "plain", "workers": 1}

@@ -29,10 +29,6 @@ class Benchmark:
     convert: Callable[[Row], Row] | None = None  # a hub row to id, problem, answer
 
 
-def _gsm8k(row: Row) -> Row:
-    return {**row, "answer": row["answer"].rsplit("####", 1)[-1].strip().replace(",", "")}
-
-
 def _olympiad(row: Row) -> Row:
     return {**row, "answer": ", ".join(a.strip("$ ") for a in row["final_answer"])}
 
@@ -98,7 +94,7 @@ _ALL = (
         _ARENA,
     ),
     Benchmark("math500", "MATH-500", "math", "math500", "HuggingFaceH4/MATH-500", columns=_PA),
-    Benchmark("gsm8k", "GSM8K", "math", "gsm8k_test", "openai/gsm8k", "test", "main", _QA, _gsm8k),
+    Benchmark("gsm8k", "GSM8K", "math", "gsm8k_test", "openai/gsm8k", "test", "main", _QA),
     Benchmark("amc23", "AMC 2023", "math", "amc23", "math-ai/amc23", columns=_QA),
     Benchmark(
         "minerva", "Minerva Math", "math", "minerva_math", "math-ai/minervamath", columns=_QA

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import difflib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from sps.errors import UserError
 from sps.types import Problem
 
 Row = dict[str, Any]
+_ENCODING = "utf-8-sig"  # Excel and Windows put a mark in front, which is no part of the first name
 # Tried in this order where no column is named. A dot goes into a struct.
 QUESTION = ("problem", "question", "Question", "prompt", "query", "input", "instruction")
 ANSWER = (
@@ -105,7 +107,7 @@ def get(row: Mapping[str, Any], column: str) -> Any:
 
 
 def _jsonl(path: Path) -> Iterator[Row]:
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+    for number, line in enumerate(path.read_text(encoding=_ENCODING).split("\n"), 1):
         if line.strip():
             try:
                 row = json.loads(line)
@@ -117,14 +119,14 @@ def _jsonl(path: Path) -> Iterator[Row]:
 
 
 def _json(path: Path) -> Iterator[Row]:
-    rows = json.loads(path.read_text(encoding="utf-8"))
+    rows = json.loads(path.read_text(encoding=_ENCODING))
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError("it is not a list of objects")
     yield from rows
 
 
 def _csv(path: Path) -> Iterator[Row]:
-    with path.open(encoding="utf-8", newline="") as file:
+    with path.open(encoding=_ENCODING, newline="") as file:
         yield from csv.DictReader(file)
 
 
@@ -197,12 +199,20 @@ def _problem(
         asked, meta["system"] = _from_messages(asked, number, source, key)
     if isinstance(gold, list) and len(gold) == 1:
         gold = gold[0]
+    if isinstance(gold, str) and "####" in gold:
+        gold = _after_hashes(gold)
     if asked is None or gold is None or not str(asked).strip() or not str(gold).strip():
         lacks = "question" if asked is None or not str(asked).strip() else "answer"
         raise UserError(
             f"{key}: {source}: row {number + 1} has no {lacks}; mend or remove that row"
         )
     return Problem(str(name), str(asked), str(gold).strip(), meta)
+
+
+def _after_hashes(solution: str) -> str:
+    """The answer of a worked solution as GSM8K has it: '... = 1,234 #### 1,234' is 1234."""
+    answer = solution.rsplit("####", 1)[-1].strip()
+    return answer.replace(",", "") if re.fullmatch(r"-?[\d,.]+", answer) else answer
 
 
 def _from_messages(messages: list[Any], number: int, source: str, key: str) -> tuple[str, str]:

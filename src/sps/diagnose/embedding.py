@@ -22,12 +22,15 @@ _TOKENS = 1024  # of a long answer
 
 
 def mean_cosine(unit_ND: np.ndarray) -> float | None:
-    """Mean over pairs of unit vectors: (|sum|^2 - N) / (N (N - 1))."""
+    """Mean over pairs of unit vectors: (|sum|^2 - N) / (N (N - 1)).
+
+    A vector of zeros, an empty answer, is like none: its own square is 0, not 1.
+    """
     n = len(unit_ND)
     if n < 2:
         return None
     total_D = unit_ND.sum(0)
-    return float((total_D @ total_D - n) / (n * (n - 1)))
+    return float((total_D @ total_D - (unit_ND**2).sum()) / (n * (n - 1)))
 
 
 @torch.no_grad()

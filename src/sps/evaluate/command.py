@@ -8,30 +8,34 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from sps.config_tasks import Cut
 from sps.data.benchmarks import find_benchmark, load_benchmark
-from sps.errors import UserError
+from sps.errors import RunFailed, UserError
+from sps.evaluate.claim import claim, keep
 from sps.evaluate.compare import compare, compare_markdown
-from sps.evaluate.evaluate import PolicyTexts, collect, regrade
+from sps.evaluate.evaluate import PolicyTexts, collect, missing, regrade
 from sps.evaluate.progress import make_progress
 from sps.evaluate.scores import Scores, count_scores
 from sps.evaluate.tables import markdown, write_results
+from sps.policy.resolve import resolve_model
 from sps.ranks import ALONE, Ranks
 from sps.rollout import RolloutEngine
 from sps.rollout.texts import TextEngine
 from sps.store.evals import EvalStore
 from sps.tasks import Task
-from sps.tasks.choice import Choice
+from sps.tasks.choice import Choice, labelled
 from sps.tasks.countdown import Countdown
 from sps.tasks.prompts import BOXED, LETTER, TEMPLATES
 from sps.types import Problem, Sampling
 from sps.verify import InlineVerifier, Verifier
 from sps.verify.pool import VerifierPool
 
+DTYPES = ("float32", "bfloat16")  # of the computation
 EngineOf = Callable[[Any, int], RolloutEngine]
 
 
@@ -51,6 +55,7 @@ class EvalSettings:
     instruction: str | None = None
     limit: int | None = None  # questions a benchmark, the first ones
     dtype: str = "float32"
+    gguf: str | None = None  # file name of a GGUF inside the model's folder
 
     def sampling(self) -> Sampling:
         """How completions are drawn."""
@@ -72,7 +77,6 @@ class Machinery:
     concurrency: int = 16
     retries: int = 6
     api_key_env: str = "OPENAI_API_KEY"
-    gguf: str | None = None
     engine: EngineOf | None = None  # policy, rows at once -> engine; None: the plain native one
     ranks: Ranks = ALONE  # each draws and judges its share
 
@@ -99,19 +103,34 @@ def eval_command(
     """Evaluate, go on with an evaluation, or judge one again; returns what results.json holds."""
     machinery = machinery or Machinery()
     ranks = machinery.ranks
-    _check(settings, ranks)
+    _check(settings, machinery)
     names = bench.split(",") if isinstance(bench, str) else bench
     names = [name.strip() for name in names if name.strip()]
     if not names:
         raise UserError("--bench: name at least one benchmark, such as --bench aime24,math500")
     parts = [make_part(name, settings, machinery) for name in names]
     folder = Path(out) if out else Path("evals") / _slug(settings.model)
-    ranks.tell(lambda: claim(folder, settings, parts, regrade_only))
+    settings = ranks.tell(partial(_resolved, settings))
+    asked = {
+        **asdict(settings),
+        "cut": {part.name: machinery.cut for part in parts},
+        "questions": {part.name: _digest(part.problems) for part in parts},
+    }
+
+    def take() -> dict[str, Any]:
+        held = claim(folder, asked, regrade_only)
+        for part in parts if regrade_only else ():
+            _check_complete(folder, part, settings.n)
+        keep(folder, held)
+        return held
+
+    held = ranks.tell(take)
     say = say if ranks.main else _silent
     scores = run_parts(folder, parts, settings, machinery, regrade_only, say)
     about = {**asdict(settings), "cut": machinery.cut}
 
     def write() -> dict[str, Any]:
+        keep(folder, {**held, "cut": {**held["cut"], **asked["cut"]}})
         rows = {part.name: _rows(folder, part, settings.n) for part in parts}
         return write_results(folder, about, scores, rows)
 
@@ -126,13 +145,25 @@ def _silent(text: str) -> None:
     """What the ranks that do not write say."""
 
 
-def _check(settings: EvalSettings, ranks: Ranks) -> None:
+def _resolved(settings: EvalSettings) -> EvalSettings:
+    """A run by the checkpoint it stands for now: once it has gone on, it is another model."""
+    if settings.endpoint:
+        return settings
+    return replace(settings, model=resolve_model(settings.model))
+
+
+def _check(settings: EvalSettings, machinery: Machinery) -> None:
+    ranks = machinery.ranks
     if ranks.sharded:
         raise UserError("sps eval holds a whole model on each GPU; launch it with launch/ddp.yaml")
     if ranks.size > 1 and settings.endpoint:
         raise UserError("--endpoint: one process asks it; start sps eval without accelerate")
     if settings.template not in TEMPLATES:
         raise UserError(f"--template {settings.template}: choose one of {', '.join(TEMPLATES)}")
+    if settings.dtype not in DTYPES:
+        raise UserError(f"--dtype {settings.dtype}: choose one of {', '.join(DTYPES)}")
+    if machinery.cut not in get_args(Cut):
+        raise UserError(f"--cut {machinery.cut}: choose one of {', '.join(get_args(Cut))}")
     limit = 1 if settings.limit is None else settings.limit
     if min(settings.n, settings.max_new_tokens, limit) < 1:
         raise UserError("--n, --max-new-tokens and --limit are whole numbers from 1")
@@ -160,6 +191,8 @@ def make_part(name: str, settings: EvalSettings, machinery: Machinery) -> Part:
     benchmark = find_benchmark(name)
     problems = load_benchmark(name, machinery.data_dir)[: settings.limit]
     if benchmark.kind == "choice":
+        if machinery.data_dir:  # the hub's rows are labelled as they are read
+            problems = labelled(problems, f"--data-dir: benchmark {name}")
         chosen = Choice({"test": problems}, template, settings.instruction or LETTER, cut)
         return Part(name, chosen, problems, lambda: InlineVerifier(chosen.judge))
     from sps.tasks.math import Mathematics  # sympy; not for multiple choice
@@ -179,37 +212,6 @@ def _gym_part(name: str, settings: EvalSettings, cut: str, pool: dict[str, Any])
     return Part(name, task, task.problems("test"), lambda: VerifierPool(judge, options, **pool))
 
 
-def claim(folder: Path, settings: EvalSettings, parts: Sequence[Part], regrade_only: bool) -> None:
-    """Take a folder for this evaluation; one that holds another is refused, key by key."""
-    path = folder / "eval.json"
-    now = {**asdict(settings), "questions": {p.name: _digest(p.problems) for p in parts}}
-    if path.exists():
-        before = json.loads(path.read_text(encoding="utf-8"))
-        # More samples, more benchmarks and other gold answers go with what is there.
-        free = {"n", "questions"}
-        changed = [k for k in now if k not in free and before.get(k) != now[k]]
-        changed += [
-            f"questions of {k}"
-            for k, v in now["questions"].items()
-            if before["questions"].get(k, v) != v
-        ]
-        if changed:
-            raise UserError(
-                f"{folder}: holds an evaluation with another {', '.join(changed)}; choose another "
-                "folder with --out, or give the same settings to go on with it"
-            )
-        now["questions"] = {**before["questions"], **now["questions"]}
-    elif regrade_only:
-        raise UserError(f"--regrade: {folder} holds no evaluation; name its folder with --out")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(".draft")
-        draft.write_text(json.dumps(now, indent=1), encoding="utf-8")
-        draft.rename(path)
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be written ({error.strerror}); see --out") from None
-
-
 def run_parts(
     folder: Path,
     parts: Sequence[Part],
@@ -227,8 +229,6 @@ def run_parts(
         stored = partial(_rows, folder, part, settings.n)
         have = len(ranks.tell(stored))
         complete = have == len(part.problems) * settings.n
-        if regrade_only and not complete:
-            say(f"{part.name}: {have} of {len(part.problems) * settings.n} samples are there")
         if not complete and not regrade_only and texts is None:
             texts = make_texts(settings, machinery)
         if regrade_only or not complete:
@@ -278,11 +278,11 @@ def make_texts(settings: EvalSettings, machinery: Machinery) -> TextEngine:
             concurrency=machinery.concurrency,
             retries=machinery.retries,
         )
-    from sps.policy.load import load_policy, pick_device, resolve_model
+    from sps.policy.load import load_policy, pick_device
     from sps.rollout.native import NativeEngine
 
-    path = resolve_model(settings.model)
-    policy = load_policy(path, machinery.gguf, settings.dtype, pick_device(machinery.device))
+    device = pick_device(machinery.device)
+    policy = load_policy(settings.model, settings.gguf, settings.dtype, device)
     rows = machinery.max_rows or (64 if policy.model.device.type == "cpu" else 1024)
     if machinery.engine:
         return PolicyTexts(policy, machinery.engine(policy, rows))
@@ -295,6 +295,21 @@ def _rows(folder: Path, part: Part, n: int) -> list[dict[str, Any]]:
     wanted = {p.id for p in part.problems}
     rows = EvalStore(folder / _slug(part.name)).read()
     return [r for r in rows if r["problem_id"] in wanted and r["sample"] < n]
+
+
+def _check_complete(folder: Path, part: Part, n: int) -> None:
+    """Refuse to count samples as wrong that were never drawn."""
+    lacking = missing(part.problems, n, _rows(folder, part, n))
+    if not lacking:
+        return
+    whole = min(numbers[0] for numbers in lacking.values())
+    bare = [part.problems[i].id for i, numbers in lacking.items() if not numbers[0]]
+    shown = ", ".join(bare[:3]) + (f" and {len(bare) - 3} more" if len(bare) > 3 else "")
+    hint = f"give --n {whole}, which every question has" if whole else f"there are none of {shown}"
+    raise UserError(
+        f"--regrade: {folder} has not all {n} samples of {len(lacking)} questions of {part.name}: "
+        f"{hint}; or draw them first, without --regrade and with the settings they had"
+    )
 
 
 def _digest(problems: Sequence[Problem]) -> str:
@@ -346,6 +361,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
+    except RunFailed as error:
+        sys.stderr.write(f"failed: {error}\n")
+        return 1
     return 0
 
 

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from sps.errors import RunFailed
 from sps.evaluate.scores import Scores, count_scores
 from sps.ranks import ALONE, Ranks
 from sps.rollout import RolloutEngine
@@ -103,20 +104,22 @@ def collect(
     stored = ranks.tell(store.read)
     rows = [r for r in stored if r["problem_id"] in wanted and r["sample"] < sampling.n]
     solved = {r["problem_id"] for r in rows if r["verdict"] == "correct"}
-    correct = sum(r["verdict"] == "correct" for r in rows)
-    missing = _missing(problems, sampling.n, rows)
-    mine = ranks.mine(list(missing.items()))
+    lacking = missing(problems, sampling.n, rows)
+    mine = ranks.mine(list(lacking.items()))
     asks = [Ask(i, task.prompt(problems[i]), tuple(s)) for i, s in mine]
-    total = len(rows) + sum(len(ask.samples) for ask in asks)
-    tally = Tally(total, len(rows), len(rows), correct, 0, len(solved))
+    tally = _so_far(rows, sum(len(ask.samples) for ask in asks))
     watch(tally)
     fresh: list[dict[str, Any]] = []
+    failed: list[BaseException] = []  # of the verifier, which are no verdicts
     waiting: list[tuple[dict[str, Any], Future[Verdict]]] = []
 
     def settle(at_most: int) -> None:
         """Store what is judged, and wait for the oldest while too many are not."""
         while waiting and (len(waiting) > at_most or waiting[0][1].done()):
             row, future = waiting.pop(0)
+            if (error := future.exception()) is not None:
+                failed.append(error)
+                continue
             row |= _judgement(future.result())
             fresh.append(row)
             store.append(row)
@@ -129,14 +132,18 @@ def collect(
         watch(tally)
 
     try:
-        for written in texts.write(asks, sampling) if missing else ():
+        for written in texts.write(asks, sampling) if lacking else ():
             problem = problems[written.index]
             future = verifier.submit(problem, written.text, written.finished)
             waiting.append((_row(problem, written), future))
             settle(at_most=_WAITING)
+    except RunFailed as error:
+        failed.append(error)
     finally:  # an endpoint that fails half way, too, leaves what it answered
         settle(at_most=0)
         store.flush()
+    if failed:
+        raise RunFailed(f"{failed[0]}; what was judged before is stored, and not drawn again")
     return rows + ranks.gather(fresh)
 
 
@@ -165,8 +172,20 @@ def regrade(
     return rows, changed
 
 
+def _so_far(rows: list[dict[str, Any]], to_come: int) -> Tally:
+    right = [row["problem_id"] for row in rows if row["verdict"] == "correct"]
+    done = len(rows)
+    return Tally(done + to_come, done, done, len(right), 0, len(set(right)))
+
+
 def _judgement(verdict: Verdict) -> dict[str, str]:
-    return {"verdict": verdict.kind, "detail": verdict.detail, "answer": verdict.answer}
+    detail, answer = _storable(verdict.detail), _storable(verdict.answer)
+    return {"verdict": verdict.kind, "detail": detail, "answer": answer}
+
+
+def _storable(text: str) -> str:
+    """What no UTF-8 file can hold becomes a question mark: half of a character pair."""
+    return text.encode("utf-8", errors="replace").decode("utf-8")
 
 
 def _greedy_logprob(
@@ -180,7 +199,8 @@ def _greedy_logprob(
     return sum(total for _, total in sorted(sums)) / len(sums)
 
 
-def _missing(problems: Sequence[Problem], n: int, rows: list[dict]) -> dict[int, list[int]]:
+def missing(problems: Sequence[Problem], n: int, rows: list[dict]) -> dict[int, list[int]]:
+    """Sample numbers that are not there, by place of the problem."""
     done = defaultdict(set)
     for row in rows:
         done[row["problem_id"]].add(row["sample"])
@@ -192,8 +212,7 @@ def _row(problem: Problem, written: Written) -> dict[str, Any]:
     return {
         "problem_id": problem.id,
         "sample": written.sample,
-        # What no UTF-8 file can hold becomes a question mark: half of a character pair.
-        "text": written.text.encode("utf-8", errors="replace").decode("utf-8"),
+        "text": _storable(written.text),
         "length": written.length,
         "finished": written.finished,
         "sum_logprob": written.sum_logprob,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from sps.errors import UserError
 from sps.rollout.texts import Ask, Written
@@ -51,9 +51,7 @@ class OpenAIEngine:
         timeout: float = 600.0,  # seconds without a byte
         first_wait: float = 0.5,  # seconds before the second try; doubles each time
     ):
-        parts = urlsplit(endpoint if "//" in endpoint else f"http://{endpoint}")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UserError(f"--endpoint {endpoint}: not a URL such as http://localhost:8000/v1")
+        parts = _parts(endpoint)
         self.endpoint, self.model, self.api_key = endpoint, model, api_key
         self.concurrency, self.retries = concurrency, retries
         self.timeout, self.first_wait = timeout, first_wait
@@ -96,10 +94,7 @@ class OpenAIEngine:
         reply = self._post(path, self._body(ask, sample, sampling, chat))
         try:
             choice = reply["choices"][0]
-            text = choice["message"]["content"] if chat else choice["text"]
-            reasoning = choice["message"].get("reasoning_content") if chat else None
-            if reasoning:
-                text = f"<think>\n{reasoning}\n</think>\n{text or ''}"
+            text = _chat_text(choice) if chat else choice["text"]
             if not isinstance(text, str):
                 raise TypeError("no text")
             usage = reply.get("usage") or {}
@@ -133,25 +128,25 @@ class OpenAIEngine:
 
     def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """One answer, with as many tries as it takes and is allowed."""
-        pause = self.first_wait
-        for attempt in range(self.retries + 1):
+        pause, attempt = self.first_wait, 0
+        while True:
             try:
                 return self._request(path, body)
             except _Refused as error:
                 if "logprob" in error.body and body.pop("logprobs", None) is not None:
                     self._logprobs = False
-                    continue
+                    continue  # another question, not another try
                 raise UserError(self._explain(error, path)) from None
             except _Passing as error:
-                if attempt == self.retries or self._stop.is_set():
+                attempt += 1
+                if attempt > self.retries or self._stop.is_set():
                     raise UserError(
-                        f"--endpoint {self.endpoint}: gave up after {attempt + 1} tries: {error}. "
+                        f"--endpoint {self.endpoint}: gave up after {attempt} tries: {error}. "
                         "Is the server running, and is this its address? What was answered before "
                         "is stored; the same command goes on from there"
                     ) from None
                 self._stop.wait(max(error.after, pause * random.uniform(0.75, 1.25)))
                 pause = min(2 * pause, 30.0)
-        raise AssertionError("unreachable")
 
     def _request(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         headers = {"Content-Type": "application/json"}
@@ -205,6 +200,28 @@ class OpenAIEngine:
         }
         hint = hints.get(error.status, "the server refused the request")
         return f"--endpoint {self.endpoint}: {hint} ({error})"
+
+
+def _parts(endpoint: str) -> SplitResult:
+    try:
+        parts = urlsplit(endpoint if "//" in endpoint else f"http://{endpoint}")
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return parts
+    except ValueError:  # what stands for the port is no number from 0 to 65535
+        pass
+    raise UserError(f"--endpoint {endpoint}: not a URL such as http://localhost:8000/v1")
+
+
+def _chat_text(choice: dict[str, Any]) -> Any:
+    """What was said, after what was thought; an answer cut off while thinking says nothing yet."""
+    message = choice["message"]
+    thought = message.get("reasoning_content") or message.get("reasoning")  # by kind of server
+    said = message.get("content") if thought else message["content"]
+    said = "" if said is None else said
+    if not thought:
+        return said
+    cut_off = not said and choice.get("finish_reason") == "length"
+    return f"<think>\n{thought}" if cut_off else f"<think>\n{thought}\n</think>\n{said}"
 
 
 def _logprobs(choice: dict[str, Any], chat: bool) -> list[float]:

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from sps.errors import UserError
 from sps.tasks import answers
 from sps.tasks.prompts import LETTER, Prompt, render
 from sps.types import Problem, Verdict
 
 LETTERS = "ABCDEFGHIJ"
-_OPTION = re.compile(r"^\s*\(?([A-J]|[1-9])[).:]\s*(.*)$", re.MULTILINE)
+_OPTION = re.compile(r"^[^\S\n]*\(?([A-J]|[1-9])[).:]\s*(.*)$", re.MULTILINE)
+# Every repeat has its bound: two that take the same signs cost the square of a long run of them.
 _AFTER = (
-    r"\s*(?:is|:|would be|should be|must be)*[\s:*_$({\[\"']*(?:option\s+)?"
-    r"(?:\\text(?:bf)?\s*\{\s*)?\(?([A-Ja-j1-9])(?![\w'-])"
+    r"\s{0,9}(?:is|:|would be|should be|must be){0,3}[\s:*_$({\[\"']{0,19}(?:option\s{1,9})?"
+    r"(?:\\text(?:bf)?\s{0,9}\{\s{0,9})?\(?([A-Ja-j1-9])(?![\w'-])"
 )
 # 'The answer is B, for option A is too small': the answer before any option that is only mentioned.
 _STATED = [re.compile(word + _AFTER, re.IGNORECASE) for word in ("answer", "(?:option|choice)")]
@@ -74,6 +77,27 @@ def options(question: str) -> dict[str, str]:
     return found
 
 
+def labelled(problems: Sequence[Problem], where: str) -> list[Problem]:
+    """The problems with the right option's label as their answer; `where` is what errors name."""
+    return [_labelled(problem, f"{where}: row {i}") for i, problem in enumerate(problems, 1)]
+
+
+def _labelled(problem: Problem, where: str) -> Problem:
+    known = options(problem.question)
+    labels = "".join(known) or LETTERS
+    gold = problem.answer.strip(" ().:").upper()
+    if len(gold) != 1 or gold not in labels:
+        same = _saying(problem.answer, known)
+        if len(same) != 1:
+            raise UserError(
+                f"{where}: the answer {problem.answer!r} is none of the options {', '.join(labels)}"
+                f" of question {problem.id}; give the label of one as the answer, and every option "
+                "on a line of its own at the end of the question"
+            )
+        gold = same[0]
+    return replace(problem, answer=gold)
+
+
 def judge(problem: Problem, text: str, finished: bool = True, cut: str = "zero") -> Verdict:
     """The verdict; an answer that names several options, or none, is 'unparsed'."""
     boxed = answers.last_boxes(text[-_TAIL:])
@@ -86,8 +110,7 @@ def judge(problem: Problem, text: str, finished: bool = True, cut: str = "zero")
         return Verdict("unparsed", 0.0, why)
     if label not in labels:
         return Verdict("wrong", 0.0, "there is no such option", label)
-    gold = problem.answer.strip().strip("()").upper()
-    if label == gold:
+    if label == problem.answer.strip(" ().:").upper():
         return Verdict("correct", 1.0, "same option", label)
     return Verdict("wrong", 0.0, "another option", label)
 
@@ -101,7 +124,9 @@ def _read(
     for pattern in _STATED:
         stated = [m for m in pattern.finditer(text) if not _article(m.group(1), text[m.end() :])]
         if stated:
-            return stated[-1].group(1).upper(), ""
+            last = stated[-1]
+            rest_of_line = text[last.start(1) :].partition("\n")[0]
+            return _label(last.group(1), rest_of_line, known, labels), ""
     lines = [line for line in text.strip().splitlines() if line.strip()]
     if not lines:
         return None, "empty"
@@ -122,11 +147,11 @@ def _from_phrase(phrase: str, known: dict[str, str], labels: str) -> tuple[str |
     plain = re.sub(r"\\(?:text|mathrm|textbf|mathbf)\s*\{([^{}]*)\}", r"\1", phrase).strip(" $.*{}")
     match = re.fullmatch(r"(?:option\s+)?\(?([A-Ja-j1-9])\)?[.):]?", plain, re.IGNORECASE)
     if match:
-        return match.group(1).upper(), ""
+        return _label(match.group(1), plain, known, labels), ""
     match = re.match(r"\(?([A-J1-9])[).:]\s+\S", plain)
     if match and match.group(1) in labels:
         return match.group(1), ""
-    same = [label for label, text in known.items() if _letters(text) == _letters(plain) != ""]
+    same = _saying(plain, known)
     if len(same) == 1:
         return same[0], ""
     named = {m for m in _NAMED.findall(plain) if m in labels}
@@ -135,5 +160,20 @@ def _from_phrase(phrase: str, known: dict[str, str], labels: str) -> tuple[str |
     return None, "no option named"
 
 
-def _letters(text: str) -> str:
-    return re.sub(r"[\W_]+", "", text).lower()
+def _label(sign: str, phrase: str, known: dict[str, str], labels: str) -> str:
+    """The sign where it is a label; 4 among A to D is the option that says 4, if one does."""
+    same = [] if sign.upper() in labels else _saying(phrase, known)
+    return same[0] if len(same) == 1 else sign.upper()
+
+
+def _saying(phrase: str, known: dict[str, str]) -> list[str]:
+    """Labels of the options that say just this."""
+    said = _essence(phrase)
+    return [label for label, text in known.items() if said and _essence(text) == said]
+
+
+def _essence(text: str) -> str:
+    """Letters and digits alone; beside digits also what makes another number of them."""
+    text = text.replace("\u2212", "-").replace("\u2013", "-")
+    signs = r"[^\w.+/^<>-]+|_|\.(?!\d)" if re.search(r"\d", text) else r"[\W_]+"
+    return re.sub(signs, "", text).lower()

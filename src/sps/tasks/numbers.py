@@ -13,6 +13,7 @@ _FRACTION = re.compile(
 )
 _SLASH = re.compile(r"(\d{1,15})\s*/\s*(\d{1,15})")
 _DECIMAL = re.compile(r"\d{0,15}\.\d{1,15}")
+_LARGEST = 2000  # factor that is looked for under a root
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,11 @@ def exact(latex: str) -> tuple[Exact, bool] | None:
         return (Exact(sign * Fraction(top, bottom)), False) if bottom else None
     if match := _FRACTION.fullmatch(body):
         top, bottom = _product(match[1]), _product(match[2])
-        return (_divide(top, bottom, sign), False) if top and bottom and bottom.ratio else None
-    whole = _product(body)
-    return None if whole is None else (_signed(whole, sign), False)
+        found = _divide(top, bottom, sign) if top and bottom and bottom.ratio else None
+    else:
+        whole = _product(body)
+        found = _signed(whole, sign) if whole else None
+    return (found, False) if found else None
 
 
 def _product(text: str) -> Exact | None:
@@ -49,14 +52,20 @@ def _product(text: str) -> Exact | None:
     if match is None or not any(match.groups()):
         return None
     number, braced, bare, pi = match.groups()
-    outside, radicand = _root(int(braced or bare or 1))
+    root = _root(int(braced or bare or 1))
+    if root is None:
+        return None
+    outside, radicand = root
     ratio = Fraction(sign * int(number or 1) * outside)
     return Exact(ratio, radicand if ratio else 1, int(bool(pi and ratio)))
 
 
-def _divide(top: Exact, bottom: Exact, sign: int) -> Exact:
+def _divide(top: Exact, bottom: Exact, sign: int) -> Exact | None:
     """sqrt(a) / sqrt(b) is sqrt(a * b) / b."""
-    outside, radicand = _root(top.radicand * bottom.radicand)
+    root = _root(top.radicand * bottom.radicand)
+    if root is None:
+        return None
+    outside, radicand = root
     ratio = sign * top.ratio / bottom.ratio * Fraction(outside, bottom.radicand)
     return Exact(ratio, radicand if ratio else 1, top.pi - bottom.pi if ratio else 0)
 
@@ -65,14 +74,17 @@ def _signed(number: Exact, sign: int) -> Exact:
     return Exact(sign * number.ratio, number.radicand, number.pi)
 
 
-def _root(n: int) -> tuple[int, int]:
-    """sqrt(n) as a whole number times the root of one without square factors."""
+def _root(n: int) -> tuple[int, int] | None:
+    """sqrt(n) as a whole number times the root of one without square factors.
+
+    None where a larger factor than those looked for may be left.
+    """
     if n == 0:
         return 0, 1
     outside, factor = 1, 2
-    while factor * factor <= n and factor < 2000:
+    while factor * factor <= n and factor < _LARGEST:
         while n % (factor * factor) == 0:
             n //= factor * factor
             outside *= factor
         factor += 1
-    return outside, n
+    return None if factor * factor <= n else (outside, n)

@@ -15,7 +15,7 @@ class Verifier(Protocol):
     """Judges in its own time, so that judging overlaps with sampling."""
 
     def submit(self, problem: Problem, text: str, finished: bool) -> Future[Verdict]:
-        """The verdict, now or later. The future never holds an exception."""
+        """The verdict, now or later; a RunFailed only where the verifier itself has failed."""
         ...
 
     def close(self) -> None:

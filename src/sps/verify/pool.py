@@ -5,7 +5,7 @@
 A worker gets a few samples at a time and answers one by one, so it is always known which sample
 it is at. When that one takes too long the worker is killed, the sample is a 'timeout', the rest of
 its batch goes back to the head of the queue, and a new worker starts. A worker that dies makes it a
-'crashed'.
+'crashed'. A pool that cannot go on is no verdict on what waits: those futures hold a RunFailed.
 """
 
 from __future__ import annotations
@@ -98,7 +98,10 @@ class VerifierPool:
         atexit.register(self.close)
 
     def submit(self, problem: Problem, text: str, finished: bool) -> Future[Verdict]:
-        """Queue one sample; waits while the queue is full. The future never holds an exception."""
+        """Queue one sample; waits while the queue is full.
+
+        The future holds a verdict, or a RunFailed where the pool itself has failed.
+        """
         job = _Job((problem, text, finished), Future())
         self._room.acquire()
         with self._lock:
@@ -131,7 +134,6 @@ class VerifierPool:
                 os.write(self._wake_write, b"x")
 
     def _run(self) -> None:
-        why = "the verifier pool was closed before this was judged"
         try:
             self._select.register(self._wake_read, selectors.EVENT_READ, None)
             for _ in range(self._size):
@@ -139,9 +141,9 @@ class VerifierPool:
             while not self._closing and not self._failure:
                 self._turn()
         except Exception as error:  # our own fault, but whoever waits must hear of it
-            self._failure = why = f"the verifier pool failed: {type(error).__name__}: {error}"
+            self._failure = f"the verifier pool failed: {type(error).__name__}: {error}"
         finally:
-            self._shut(self._failure or why)
+            self._shut()
 
     def _turn(self) -> None:
         """Wait for something, take what came, see to the late ones, hand out work."""
@@ -246,7 +248,10 @@ class VerifierPool:
                 worker.deadline = time.monotonic() + self.time_limit + _GRACE
                 try:
                     _write_all(worker, pack([job.sample for job in worker.batch]))
-                except OSError:
+                except OSError:  # it died before it took them, so none of them is why
+                    with self._lock:
+                        self._queue.extendleft(reversed(worker.batch))
+                    worker.batch.clear()
                     self._lost(worker)
 
     def _settle(self, job: _Job, verdict: Verdict) -> None:
@@ -255,7 +260,13 @@ class VerifierPool:
         if job.future.set_running_or_notify_cancel():
             job.future.set_result(verdict)
 
-    def _shut(self, why: str) -> None:
+    def _give_up(self, job: _Job) -> None:
+        self._room.release()
+        if job.future.set_running_or_notify_cancel():
+            job.future.set_exception(RunFailed(self._failure))
+
+    def _shut(self) -> None:
+        closed = Verdict("crashed", 0.0, "the verifier pool was closed before this was judged")
         with self._lock:
             self._closing = True
             left = [job for w in self._workers for job in w.batch] + list(self._queue)
@@ -263,7 +274,10 @@ class VerifierPool:
         for worker in list(self._workers):
             self._end(worker)
         for job in left:
-            self._settle(job, Verdict("crashed", 0.0, why))
+            if self._failure:
+                self._give_up(job)
+            else:
+                self._settle(job, closed)
         self._select.close()
         with self._lock:  # the numbers may soon belong to other files: nobody may wake us any more
             read, write, self._wake_write = self._wake_read, self._wake_write, -1

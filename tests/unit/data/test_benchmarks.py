@@ -41,7 +41,6 @@ def test_a_missing_local_copy_says_what_to_put_where(tmp_path):
 @pytest.mark.parametrize(
     ("name", "row", "problem", "answer"),
     [
-        ("gsm8k", {"question": "q", "answer": "so\n#### 1,234"}, None, "1234"),
         ("olympiadbench", {"question": "q", "final_answer": ["$1$", "2"]}, None, "1, 2"),
         (
             "mmlu",

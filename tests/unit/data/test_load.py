@@ -1,6 +1,7 @@
 """Problems from files, whatever their columns are called; errors that name the fix."""
 
 import json
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -38,6 +39,13 @@ def test_every_format_gives_the_same_problems(tmp_path, name):
     ]
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv"])
+def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path, name):
+    path = Path(write(tmp_path, name, ROWS))
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert [p.question for p in load_problems(str(path))] == ["1+1?", "2+2?"]
+
+
 def test_the_schema_of_openr1_loads_as_it_is(tmp_path):
     row = {
         "data_source": "",
@@ -65,12 +73,27 @@ def test_columns_can_be_named_and_go_into_structs(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        ("48/2 = <<48/2=24>>24 in May, so 72 in all.\n#### 72", "72"),
+        ("so\n#### -1,234", "-1234"),
+        ("so\n#### (1, 200)", "(1, 200)"),  # a pair, not a number with its thousands apart
+        ("#5 and 3,500", "#5 and 3,500"),
+    ],
+)
+def test_the_answer_of_a_worked_solution_is_what_follows_its_hashes(tmp_path, answer, gold):
+    (problem,) = load_problems(write(tmp_path, "x.jsonl", [{"question": "q", "answer": answer}]))
+    assert problem.answer == gold
+
+
+@pytest.mark.parametrize(
     ("rows", "columns", "message"),
     [
         (ROWS, Columns(question="problems"), r"no column 'problems'; did you mean 'problem'\?"),
         (ROWS, Columns(answer="gold"), r"It has: problem, answer.*task\.columns\.answer"),
         ([{"a": "x", "b": "y"}], None, "no column that looks like the question"),
         ([*ROWS, {"problem": "3?", "answer": ""}], None, "row 3 has no answer"),
+        ([*ROWS, {"problem": "3?", "answer": "so 3 ####"}], None, "row 3 has no answer"),
         ([*ROWS, {"problem": None, "answer": "1"}], None, "row 3 has no question"),
         ([{**r, "id": "same"} for r in ROWS], None, "rows 1 and 2 have the same id 'same'"),
         (

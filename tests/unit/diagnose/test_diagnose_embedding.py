@@ -14,6 +14,12 @@ def test_mean_cosine_by_hand():
     assert mean_cosine(vectors[:1]) is None
 
 
+def test_empty_answers_are_like_nothing():
+    assert mean_cosine(np.zeros((2, 3))) == 0.0
+    # Pairs: (0, x) 0, (0, x) 0, (x, x) 1: the mean is 1/3.
+    assert mean_cosine(np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 0.0]])) == pytest.approx(1 / 3)
+
+
 def test_padding_leaves_an_embedding_alone():
     policy = make_policy()
     alone = embed(policy, ["1 + 2"])[0]

@@ -1,8 +1,13 @@
 """Collecting samples: what is stored is not drawn again, and what is drawn is stored."""
 
+import operator
+from concurrent.futures import Future
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from sps.errors import RunFailed
 from sps.evaluate.evaluate import Tally, collect, regrade
 from sps.evaluate.progress import PlainProgress, describe
 from sps.evaluate.scores import count_scores
@@ -76,6 +81,45 @@ def test_regrade_judges_stored_texts_with_new_golds(tmp_path):
     assert scores_of(EvalStore(tmp_path).read()).correct_Q.tolist() == [4, 3, 2, 1]
 
 
+class Failing(InlineVerifier):
+    """Fails as a pool does: what waits then holds the failure, and no more is taken."""
+
+    def __init__(self, judged, taken=16):
+        super().__init__(TASK.judge)
+        self.judged, self.left = judged, taken
+
+    def submit(self, problem, text, finished):
+        if not self.left:
+            raise RunFailed("no memory")
+        self.left -= 1
+        self.judged -= 1
+        if self.judged >= 0:
+            return super().submit(problem, text, finished)
+        future = Future()
+        future.set_exception(RunFailed("no memory"))
+        return future
+
+
+@pytest.mark.parametrize("taken", [16, 9])  # it fails after the last was handed in, or before
+def test_a_verifier_that_fails_is_no_verdict_and_the_rest_is_drawn_again(tmp_path, taken):
+    with pytest.raises(RunFailed, match="no memory; what was judged before is stored"):
+        collect(Oracle(), Failing(7, taken), TASK, PROBLEMS, SAMPLING, EvalStore(tmp_path))
+    rows = EvalStore(tmp_path).read()
+    assert len(rows) == 7
+    assert {r["verdict"] for r in rows} == {"correct", "wrong"}
+    again = Oracle()
+    assert scores_of(run(EvalStore(tmp_path), again)).correct_Q.tolist() == [0, 1, 2, 3]
+    assert len(again.drawn) == 9
+
+
+def test_a_verifier_that_fails_leaves_verdicts_that_were_to_be_made_again(tmp_path):
+    key = operator.itemgetter("problem_id", "sample")
+    before = sorted(run(EvalStore(tmp_path), Oracle()), key=key)
+    with pytest.raises(RunFailed):
+        regrade(Failing(7), PROBLEMS, EvalStore(tmp_path))
+    assert sorted(EvalStore(tmp_path).read(), key=key) == before
+
+
 def test_a_store_with_a_half_joined_file_counts_each_sample_once(tmp_path):
     store = EvalStore(tmp_path)
     rows = run(store, Oracle())
@@ -94,6 +138,21 @@ def test_texts_that_utf8_cannot_hold_are_stored(tmp_path):
     rows = run(EvalStore(tmp_path), Odd())
     assert rows[0]["text"].startswith("?")
     assert scores_of(EvalStore(tmp_path).read()).correct_Q.tolist() == [0, 1, 2, 3]
+
+
+def test_answers_that_utf8_cannot_hold_are_stored(tmp_path):
+    class Odd(Oracle):
+        def write(self, asks, sampling):
+            for w in super().write(asks, sampling):
+                yield Written(w.index, w.sample, "\\boxed{\ud83d}", 3, True, None)
+
+    def judge(problem, text, finished):
+        return replace(TASK.judge(problem, text, finished), detail=f"not equal to {text}")
+
+    collect(Odd(), InlineVerifier(judge), TASK, PROBLEMS, SAMPLING, EvalStore(tmp_path))
+    rows = EvalStore(tmp_path).read()
+    assert len(rows) == 16
+    assert {(r["answer"], r["detail"]) for r in rows} == {("?", "not equal to \\boxed{?}")}
 
 
 def test_progress_says_samples_share_speed_and_time_left():

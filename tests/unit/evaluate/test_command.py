@@ -8,13 +8,14 @@ from sps.errors import UserError
 from sps.evaluate import command
 from sps.evaluate.command import EvalSettings, Machinery, compare_command, eval_command
 from sps.rollout.texts import Written
+from sps.store.evals import EvalStore
 
 
 class Fake:
     """Right whenever (question + sample) is even, or always."""
 
-    def __init__(self, always=False):
-        self.always, self.drawn = always, 0
+    def __init__(self, always=False, finished=True):
+        self.always, self.finished, self.drawn = always, finished, 0
 
     def write(self, asks, sampling):
         for ask in asks:
@@ -22,10 +23,14 @@ class Fake:
                 self.drawn += 1
                 right = self.always or (ask.index + sample) % 2 == 0
                 text = f"\\boxed{{{ask.index if right else 999}}}"
-                yield Written(ask.index, sample, text, 5, True, -1.0)
+                yield Written(ask.index, sample, text, 5, self.finished, -1.0)
 
     def close(self):
         pass
+
+
+def stopped(*given):
+    raise KeyboardInterrupt
 
 
 @pytest.fixture
@@ -42,7 +47,7 @@ def run(monkeypatch, out, data, fake=None, **more):
     fake = fake or Fake()
     monkeypatch.setattr(command, "make_texts", lambda settings, machinery: fake)
     settings = EvalSettings(**{"model": "m", "n": 4, "template": "plain", **more.pop("set", {})})
-    machinery = Machinery(data_dir=data, workers=1)
+    machinery = Machinery(data_dir=data, workers=1, cut=more.pop("cut", "zero"))
     said = []
     found = eval_command(
         settings, more.pop("bench", "aime24"), out=out, machinery=machinery, say=said.append, **more
@@ -82,6 +87,20 @@ def test_regrade_counts_what_changed_and_draws_nothing(monkeypatch, tmp_path, da
     assert found["benchmarks"]["aime24"]["avg"][0] == pytest.approx(0.5)
 
 
+def test_regrade_refuses_to_count_samples_that_were_never_drawn(monkeypatch, tmp_path, data):
+    run(monkeypatch, tmp_path / "e", data)
+    message = r"not all 16 samples of 6 questions of aime24: give --n 4, which every question has"
+    with pytest.raises(UserError, match=message):
+        run(monkeypatch, tmp_path / "e", data, regrade_only=True, set={"n": 16})
+    assert run(monkeypatch, tmp_path / "e", data, regrade_only=True, set={"n": 2})[0]["n"] == 2
+    store = EvalStore(tmp_path / "e" / "aime24")
+    store.replace([r for r in store.read() if (r["problem_id"], r["sample"]) < ("aime24/q1", 2)])
+    message = r"not all 4 .* of 5 questions .*: there are none of aime24/q2, .*q3, .*q4 and 1 more"
+    with pytest.raises(UserError, match=message):
+        run(monkeypatch, tmp_path / "e", data, regrade_only=True)
+    assert run(monkeypatch, tmp_path / "e", data)[1].drawn == 24 - 6  # it goes on as before
+
+
 def test_compare_is_paired_by_question(monkeypatch, tmp_path, data):
     run(monkeypatch, tmp_path / "a", data)
     run(monkeypatch, tmp_path / "b", data, Fake(always=True))
@@ -101,6 +120,8 @@ def test_compare_is_paired_by_question(monkeypatch, tmp_path, data):
         ({"bench": ""}, "--bench: name at least one"),
         ({"bench": "math500"}, r"no math500\.jsonl"),
         ({"set": {"template": "qwen"}}, "--template qwen: choose one of qwen_boxed"),
+        ({"set": {"dtype": "float99"}}, "--dtype float99: choose one of float32, bfloat16"),
+        ({"cut": "Zero"}, "--cut Zero: choose one of zero, judge"),
         ({"set": {"n": 0}}, "whole numbers from 1"),
         ({"set": {"top_p": 0}}, "--top-p"),
         ({"regrade_only": True}, "holds no evaluation"),
@@ -111,14 +132,95 @@ def test_bad_input_is_refused_with_the_fix(monkeypatch, tmp_path, data, more, me
         run(monkeypatch, tmp_path / "e", data, **more)
 
 
+def test_a_gold_answer_that_is_no_option_is_refused(monkeypatch, tmp_path, data):
+    rows = [{"problem": "Which?\n\nA) x\nB) y", "answer": answer} for answer in ("y", "C")]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "data" / "arc_challenge.jsonl").write_text(text)
+    with pytest.raises(UserError, match="--data-dir: benchmark arc_c: row 2: the answer 'C'"):
+        run(monkeypatch, tmp_path / "e", data, bench="arc_c")
+
+
 def test_another_evaluation_in_the_folder_is_refused(monkeypatch, tmp_path, data):
     run(monkeypatch, tmp_path / "e", data)
-    with pytest.raises(UserError, match="another temperature, seed; choose another folder"):
+    message = r"another temperature \(0\.7, now 1\.0\), seed \(0, now 3\); choose another folder"
+    with pytest.raises(UserError, match=message):
         run(monkeypatch, tmp_path / "e", data, set={"temperature": 1.0, "seed": 3})
     path = tmp_path / "data" / "aime_2024.jsonl"
     path.write_text(path.read_text().replace("What is 0?", "What is nought?"))
     with pytest.raises(UserError, match="another questions of aime24"):
         run(monkeypatch, tmp_path / "e", data)
+
+
+def test_another_gguf_file_of_the_folder_is_another_model(monkeypatch, tmp_path, data):
+    run(monkeypatch, tmp_path / "e", data, set={"gguf": "good-Q8.gguf"})
+    message = r"another gguf \(good-Q8\.gguf, now bad-Q2\.gguf\); choose another folder with --out"
+    with pytest.raises(UserError, match=message):
+        run(monkeypatch, tmp_path / "e", data, set={"gguf": "bad-Q2.gguf"})
+
+
+def test_a_run_that_has_gone_on_is_another_model(monkeypatch, tmp_path, data):
+    def reaches(step):
+        folder = tmp_path / "run" / "checkpoints" / f"step-{step:06d}"
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+
+    reaches(100)
+    (tmp_path / "run" / "recipe.yaml").write_text("name: x\n")
+    given = {"model": str(tmp_path / "run")}
+    found, _, _ = run(monkeypatch, tmp_path / "e", data, set=given)
+    assert found["model"].endswith("run/checkpoints/step-000100")
+    assert run(monkeypatch, tmp_path / "e", data, set=given)[1].drawn == 0
+    reaches(300)
+    with pytest.raises(UserError, match=r"another model \(.*step-000100, now .*step-000300\)"):
+        run(monkeypatch, tmp_path / "e", data, set=given)
+    # By its own name it is still the one in the folder; a served name is never a folder.
+    assert run(monkeypatch, tmp_path / "e", data, set={"model": found["model"]})[1].drawn == 0
+    served = {**given, "endpoint": "http://localhost:1/v1"}
+    assert run(monkeypatch, tmp_path / "s", data, set=served)[0]["model"] == given["model"]
+
+
+def test_an_evaluation_of_an_older_version_goes_on(monkeypatch, tmp_path, data):
+    run(monkeypatch, tmp_path / "e", data)
+    path = tmp_path / "e" / "eval.json"
+    before = json.loads(path.read_text())
+    del before["gguf"], before["cut"]
+    path.write_text(json.dumps(before))
+    assert run(monkeypatch, tmp_path / "e", data)[1].drawn == 0
+    path.write_text(json.dumps(before))
+    with pytest.raises(UserError, match=r"another gguf \(None, now x\.gguf\)"):
+        run(monkeypatch, tmp_path / "e", data, set={"gguf": "x.gguf"})
+    with pytest.raises(UserError, match="aime24 is judged with --cut zero"):
+        run(monkeypatch, tmp_path / "e", data, cut="judge")
+
+
+def test_another_cut_is_a_matter_of_regrading(monkeypatch, tmp_path, data):
+    out, whole = tmp_path / "e", tmp_path / "data" / "aime_2024.jsonl"
+    (tmp_path / "data" / "aime_2025.jsonl").write_text(whole.read_text())
+    run(monkeypatch, out, data, Fake(finished=False), bench="aime24,aime25")
+    message = r"aime24 is judged with --cut zero; .* --cut judge by adding --regrade"
+    with pytest.raises(UserError, match=message):
+        run(monkeypatch, out, data, cut="judge")
+    found, _, said = run(monkeypatch, out, data, cut="judge", regrade_only=True)
+    assert "aime24: 24 verdicts changed" in said
+    assert (found["cut"], found["benchmarks"]["aime24"]["avg"][0]) == ("judge", 0.5)
+    # From now on it goes on as that; the other benchmark is as it was.
+    assert run(monkeypatch, out, data, cut="judge", set={"n": 6})[1].drawn == 12
+    with pytest.raises(UserError, match="aime24 is judged with --cut judge"):
+        run(monkeypatch, out, data)
+    assert run(monkeypatch, out, data, bench="aime25")[0]["benchmarks"]["aime25"]["avg"][0] == 0
+
+
+def test_a_regrade_with_another_cut_that_is_stopped_has_to_be_finished(monkeypatch, tmp_path, data):
+    run(monkeypatch, tmp_path / "e", data)
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "regrade", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            run(patch, tmp_path / "e", data, cut="judge", regrade_only=True)
+    for cut in ("zero", "judge"):
+        with pytest.raises(UserError, match=f"being judged again .* --cut {cut} by adding --regr"):
+            run(monkeypatch, tmp_path / "e", data, cut=cut)
+    run(monkeypatch, tmp_path / "e", data, cut="zero", regrade_only=True)
+    assert run(monkeypatch, tmp_path / "e", data)[1].drawn == 0
 
 
 def test_compare_refuses_what_is_not_comparable(monkeypatch, tmp_path, data):

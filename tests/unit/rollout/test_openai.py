@@ -144,8 +144,26 @@ def test_log_probabilities_are_given_up_where_refused():
         return 200, {}, json.dumps({"choices": [choice]})
 
     with Server(reply) as server:
-        (written,) = engine(server).write(asks(1, (0,)), SAMPLING)
+        # That is another question, not another try.
+        (written,) = engine(server, retries=0).write(asks(1, (0,)), SAMPLING)
     assert (written.text, written.sum_logprob, written.length) == ("x", None, None)
+
+
+@pytest.mark.parametrize(
+    ("message", "reason", "text"),
+    [
+        ({"content": "4", "reasoning_content": "2 + 2"}, "stop", "<think>\n2 + 2\n</think>\n4"),
+        ({"content": "4", "reasoning": "2 + 2"}, "stop", "<think>\n2 + 2\n</think>\n4"),
+        ({"content": None, "reasoning": "2 +"}, "length", "<think>\n2 +"),
+        ({"reasoning_content": "2 +"}, "length", "<think>\n2 +"),
+        ({"content": None}, "length", ""),
+    ],
+)
+def test_what_was_thought_stands_before_what_was_said(message, reason, text):
+    choice = {"message": message, "finish_reason": reason}
+    with Server(lambda *_: (200, {}, json.dumps({"choices": [choice]}))) as server:
+        (written,) = engine(server).write(asks(1, (0,)), SAMPLING)
+    assert (written.text, written.finished) == (text, reason == "stop")
 
 
 @pytest.mark.parametrize(
@@ -156,6 +174,7 @@ def test_log_probabilities_are_given_up_where_refused():
         ((422, {}, "bad max_tokens"), "refused the request.*bad max_tokens"),
         ((200, {}, '{"hello": 1}'), "no completion.*hello"),
         ((200, {}, "[1]"), "no completion"),
+        ((200, {}, '{"choices": [{"message": {}}]}'), "no completion"),
         ((200, {}, "<html>garbage"), "gave up after 2 tries.*not JSON"),
         ((500, {}, "boom"), "gave up after 2 tries: 500: boom"),
     ],
@@ -193,6 +212,10 @@ def test_an_endpoint_that_is_down_is_said_after_the_last_try():
         list(down.write(asks(1), SAMPLING))
 
 
-def test_a_word_is_not_a_url():
+@pytest.mark.parametrize(
+    "endpoint",
+    ["ftp://x", "http://localhost:80a/v1", "http://localhost:99999/v1", "http://[::1/v1"],
+)
+def test_a_word_or_a_bad_port_is_not_a_url(endpoint):
     with pytest.raises(UserError, match="not a URL"):
-        OpenAIEngine("ftp://x", "m")
+        OpenAIEngine(endpoint, "m")

@@ -1,8 +1,12 @@
 """Which option does an answer name?"""
 
+import time
+from dataclasses import replace
+
 import pytest
 
-from sps.tasks.choice import Choice, format_options, judge, options
+from sps.errors import UserError
+from sps.tasks.choice import Choice, format_options, judge, labelled, options
 from sps.types import Problem
 
 FOUR = Problem("q", format_options("Which?", ["a dog", "a cat", "12", "none"]), "B")
@@ -55,6 +59,42 @@ def test_numbered_options_as_in_arc():
     assert judge(problem, "The answer is 3").kind == "wrong"
 
 
+NUMBERS = Problem("q", format_options("How many?", ["2", "4", "4.5", "-16"]), "B")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "label"),
+    [
+        (r"\boxed{4}", "correct", "B"),
+        (r"\boxed{$4$}", "correct", "B"),
+        ("The answer is 4.", "correct", "B"),
+        ("The answer is **4**", "correct", "B"),
+        ("Let me see.\n4", "correct", "B"),
+        ("The answer is 4.5.", "wrong", "C"),
+        (r"\boxed{45}", "unparsed", ""),
+        (r"\boxed{16}", "unparsed", ""),  # no option says 16: one says -16
+        (r"\boxed{7}", "wrong", "7"),
+        ("The answer is 4 of them.", "wrong", "4"),
+    ],
+)
+def test_a_number_among_letters_is_the_option_that_says_it(text, kind, label):
+    verdict = judge(NUMBERS, text)
+    assert (verdict.kind, verdict.answer) == (kind, label)
+
+
+def test_gold_answers_are_the_labels_of_options():
+    answers = ["B", "b", "(B)", "B.", " a  cat", "12"]
+    problems = [replace(FOUR, answer=answer) for answer in answers]
+    assert [p.answer for p in labelled(problems, "x")] == ["B"] * 5 + ["C"]
+
+
+@pytest.mark.parametrize("answer", ["E", "1", "a horse", "AB"])
+def test_a_gold_answer_that_is_no_option_is_refused(answer):
+    message = rf"task\.data: f\.csv: row 2: the answer '{answer}' is none of the options A, B, C, D"
+    with pytest.raises(UserError, match=message):
+        labelled([FOUR, replace(FOUR, answer=answer)], "task.data: f.csv")
+
+
 def test_ten_options_are_read():
     problem = Problem("q", format_options("Which?", [f"thing {i}" for i in range(10)]), "J")
     assert list(options(problem.question)) == list("ABCDEFGHIJ")
@@ -64,6 +104,15 @@ def test_ten_options_are_read():
 def test_options_are_the_last_run_of_labels():
     question = "Consider:\nA) is true.\nI) is not.\n\nA) first\nB) second"
     assert options(question) == {"A": "first", "B": "second"}
+
+
+@pytest.mark.parametrize("run", ["answer" + ":" * 5980, "answer" + "\n" * 5980, "answer: " * 750])
+def test_a_long_run_of_signs_is_read_in_no_time(run):
+    began = time.process_time()
+    assert judge(FOUR, run + "z").kind == "unparsed"
+    assert judge(Problem("q", "\n" * 6000 + FOUR.question, "B"), "B").kind == "correct"
+    # Milliseconds; the square of 6000 signs took a second and more.
+    assert time.process_time() - began < 0.3
 
 
 def test_cut_off_is_truncated():

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sympy import Rational, pi, sqrt
 
+from sps.tasks.math import judge
 from sps.tasks.numbers import Exact, exact
 
 
@@ -38,6 +39,15 @@ def test_exact_reads(latex, ratio, radicand, power):
 )
 def test_exact_leaves_the_rest_to_math_verify(latex):
     assert exact(latex) is None
+
+
+def test_a_root_with_factors_too_large_to_look_for_is_left_to_math_verify():
+    # 4034 * 2017 = 2 * 2017^2, and 2017 is a prime; 4034 alone is without square factors.
+    latex = r"\frac{\sqrt{4034}}{\sqrt{2017}}"
+    assert exact(latex) is None
+    assert exact(r"\sqrt{4034}") == (Exact(Fraction(1), 4034), False)
+    assert judge(r"\sqrt{2}", f"\\boxed{{{latex}}}").kind == "correct"
+    assert judge(r"\sqrt{3}", f"\\boxed{{{latex}}}").kind == "wrong"
 
 
 NUMBERS = st.tuples(

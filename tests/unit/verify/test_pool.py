@@ -12,6 +12,7 @@ import pytest
 
 from sps.errors import RunFailed
 from sps.types import Problem, Verdict
+from sps.verify import pool as pool_module
 from sps.verify.pool import VerifierPool
 
 JUDGE = """
@@ -106,12 +107,41 @@ def test_an_exception_and_a_memory_bomb_are_crashes_without_a_restart(judge):
 def test_a_judge_that_cannot_start_is_said_and_nobody_waits(judge):
     pool = VerifierPool("stub_judge:broken", workers=1)
     future = pool.submit(Problem("p", "?", "!"), "x", True)
-    verdict = future.result(timeout=60)
-    assert verdict.kind == "crashed"
-    assert "libmissing.so" in verdict.detail
+    with pytest.raises(RunFailed, match=r"libmissing\.so"):
+        future.result(timeout=60)
+    assert pool.counts == {}
     with pytest.raises(RunFailed, match=r"libmissing\.so"):
         pool.submit(Problem("p", "?", "!"), "x", True)
     pool.close()
+
+
+def test_a_pool_that_fails_judges_only_the_answer_that_killed_a_worker(judge, monkeypatch):
+    pool = VerifierPool(judge, workers=1, time_limit=20)
+    ask(pool, ["right"])  # the worker is up, and will be the last
+    monkeypatch.setattr(pool, "_start", lambda: os.close(-1))
+    futures = [pool.submit(Problem("p", "?", "!"), t, True) for t in ["die", "right", "right"]]
+    assert futures[0].result(timeout=20).kind == "crashed"
+    for future in futures[1:]:
+        with pytest.raises(RunFailed, match=r"pool failed: OSError: .* Bad file descriptor"):
+            future.result(timeout=20)
+    assert pool.counts == {"correct": 1, "crashed": 1}
+    pool.close()
+
+
+def test_a_worker_that_died_before_it_took_its_batch_costs_no_answer(judge, monkeypatch):
+    write, died = pool_module._write_all, []
+
+    def dies_once(worker, data):
+        if not died:
+            died.append(worker)
+            worker.process.kill()
+            raise BrokenPipeError
+        write(worker, data)
+
+    monkeypatch.setattr(pool_module, "_write_all", dies_once)
+    with VerifierPool(judge, workers=1, time_limit=20) as pool:
+        assert [v.kind for v in ask(pool, ["right", "no"])] == ["correct", "wrong"]
+    assert pool.restarts == 1
 
 
 def test_submit_waits_while_the_queue_is_full(judge):

@@ -1,0 +1,69 @@
+"""Which evaluation a folder holds: its eval.json. Samples and verdicts of another go elsewhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sps.errors import UserError
+
+# More samples, more benchmarks and other gold answers go with what is there.
+_FREE = {"n", "questions", "cut"}
+
+
+def claim(folder: Path, now: dict[str, Any], regrade_only: bool) -> dict[str, Any]:
+    """What eval.json is to hold; a folder with another evaluation is refused, key by key.
+
+    `questions` and `cut` have a value a benchmark. While verdicts are made again with another cut
+    it is None there: if that is stopped, nobody knows which they have.
+    """
+    path = folder / "eval.json"
+    if not path.exists():
+        if regrade_only:
+            raise UserError(f"--regrade: {folder} holds no evaluation; name its folder with --out")
+        return now
+    before = json.loads(path.read_text(encoding="utf-8"))
+    # Folders of an older version do not say: the default is the best guess.
+    cuts = before.get("cut") or dict.fromkeys(before["questions"], "zero")
+    changed = [
+        f"{k} ({before.get(k)}, now {now[k]})"
+        for k in now
+        if k not in _FREE and before.get(k) != now[k]
+    ]
+    changed += [
+        f"questions of {k}"
+        for k, v in now["questions"].items()
+        if before["questions"].get(k, v) != v
+    ]
+    if changed:
+        raise UserError(
+            f"{folder}: holds an evaluation with another {', '.join(changed)}; choose another "
+            "folder with --out, or give the same settings to go on with it"
+        )
+    other = {k: cuts[k] for k, cut in now["cut"].items() if cuts.get(k, cut) != cut}
+    if other and not regrade_only:
+        raise UserError(_other_cut(folder, other, now["cut"]))
+    questions = {**before["questions"], **now["questions"]}
+    return {**now, "questions": questions, "cut": {**cuts, **now["cut"], **dict.fromkeys(other)}}
+
+
+def keep(folder: Path, held: dict[str, Any]) -> None:
+    """Write eval.json, whole or not at all."""
+    path = folder / "eval.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = path.with_suffix(".draft")
+        draft.write_text(json.dumps(held, indent=1), encoding="utf-8")
+        draft.rename(path)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written ({error.strerror}); see --out") from None
+
+
+def _other_cut(folder: Path, other: dict[str, str | None], asked: dict[str, str]) -> str:
+    name, cut = next(iter(other.items()))
+    how = f"is judged with --cut {cut}" if cut else "was being judged again when that was stopped"
+    return (
+        f"{folder}: {name} {how}; judge it with --cut {asked[name]} by adding --regrade, or choose "
+        "another folder with --out"
+    )

@@ -1,0 +1,23 @@
+"""Which weights a name on the command line means. Without torch: a regrade needs none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sps.errors import UserError
+from sps.track import read_records
+
+
+def resolve_model(model: str) -> str:
+    """Where a model's weights are: a run's folder stands for its selected or last checkpoint."""
+    folder = Path(model).expanduser()
+    if not (folder / "recipe.yaml").exists() or (folder / "config.json").exists():
+        return str(folder) if folder.exists() else model
+    saved = (folder / "checkpoints").glob("step-*")
+    kinds = ("config.json", "adapter_config.json")
+    found = sorted(p for p in saved if any((p / kind).exists() for kind in kinds))
+    if not found:
+        raise UserError(f"{model}: this run has no checkpoint yet; let it reach one first")
+    selected = [r["selected"] for r in read_records(folder / "metrics.jsonl") if "selected" in r]
+    chosen = folder / "checkpoints" / f"step-{selected[-1]:06d}" if selected else found[-1]
+    return str(chosen if chosen in found else found[-1])
