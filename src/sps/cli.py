@@ -135,7 +135,7 @@ def evaluate(
     max_rows: Annotated[
         int, typer.Option(min=0, help="Sequences decoded at once; 0: 64 on a CPU, 1024 on a GPU.")
     ] = 0,
-    dtype: Annotated[str, typer.Option(help="float32, or bfloat16 on a GPU.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16; auto: by device.")] = "auto",
     device: Annotated[Device, typer.Option(help="auto: CUDA where there is one.")] = Device.auto,
     workers: Annotated[int, typer.Option(min=0, help="Judging processes; 0: one a core.")] = 0,
     time_limit: Annotated[float, typer.Option(min=0.1, help="Seconds a verdict may take.")] = 6.0,

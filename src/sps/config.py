@@ -44,8 +44,8 @@ class Model(Node):
 
     path: str | None = None  # HF folder, hub id, or a run's checkpoint; None: the embedded policy
     gguf: str | None = None  # file name of a GGUF inside path
-    # Of the computation, weights stay in float32; None: bfloat16 on a GPU, float32 on a CPU.
-    dtype: Literal["float32", "bfloat16"] | None = None
+    # Of the computation, weights stay in float32; auto: bfloat16 on a GPU, float32 on a CPU.
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     checkpointing: bool = False  # compute activations twice: slower, far less memory
     compile: bool | None = None  # compile the layers for training; None: on a GPU alone

@@ -59,7 +59,10 @@ def test_unknown_key_far_from_any_lists_the_known_ones(write):
         ("rl: {algorithm: {type: ppo}}", r"rl.algorithm: .*'ppo'.*'grpo'.*'gspo'"),
         ("irl: {keep: 9}", r"irl.keep \(9\) is above rollout.n \(8\)"),
         ("task: {low: 5, high: 3}", r"task: low \(5\) is above high \(3\)"),
-        ("model: {dtype: float16}", r"model.dtype: .*'float32' or 'bfloat16' \(got 'float16'\)"),
+        (
+            "model: {dtype: float16}",
+            r"model.dtype: .*'auto', 'float32' or 'bfloat16' \(got 'float16'\)",
+        ),
         ("irl: {optimizer: {warmup_steps: 5}}", r"irl: optimizer.warmup_steps: .*no warm-up"),
         ("rollout: {temperature: 0}", r"rollout.temperature: .*greater than 0"),
         ("[1, 2]", r"a recipe is a mapping of keys to values, not list"),

@@ -35,7 +35,7 @@ from sps.types import Problem, Sampling
 from sps.verify import InlineVerifier, Verifier
 from sps.verify.pool import VerifierPool
 
-DTYPES = ("float32", "bfloat16")  # of the computation
+DTYPES = ("auto", "float32", "bfloat16")  # of the computation
 EngineOf = Callable[[Any, int], RolloutEngine]
 
 
@@ -54,7 +54,7 @@ class EvalSettings:
     template: str = "chat"
     instruction: str | None = None
     limit: int | None = None  # questions a benchmark, the first ones
-    dtype: str = "float32"
+    dtype: str = "auto"
     gguf: str | None = None  # file name of a GGUF inside the model's folder
 
     def sampling(self) -> Sampling:
@@ -278,11 +278,15 @@ def make_texts(settings: EvalSettings, machinery: Machinery) -> TextEngine:
             concurrency=machinery.concurrency,
             retries=machinery.retries,
         )
-    from sps.policy.load import load_policy, pick_device
+    import torch
+
+    from sps.policy.load import best_threads, load_policy, pick_device, pick_dtype
     from sps.rollout.native import NativeEngine
 
     device = pick_device(machinery.device)
-    policy = load_policy(settings.model, settings.gguf, settings.dtype, device)
+    dtype = pick_dtype(settings.dtype, device)
+    policy = load_policy(settings.model, settings.gguf, dtype, device)
+    torch.set_num_threads(best_threads(policy.model))
     rows = machinery.max_rows or (64 if policy.model.device.type == "cpu" else 1024)
     if machinery.engine:
         return PolicyTexts(policy, machinery.engine(policy, rows))

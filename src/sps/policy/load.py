@@ -168,9 +168,10 @@ def best_threads(model: Any) -> int:
     return 1 if alone else torch.get_num_threads()
 
 
-def pick_dtype(asked: str | None, device: str) -> str:
-    """What is computed in where nothing is asked for."""
-    return asked or ("bfloat16" if device == "cuda" else "float32")
+def pick_dtype(asked: str, device: str) -> str:
+    """'auto' is bfloat16 on a GPU and float32 on a CPU."""
+    rounded = "bfloat16" if device == "cuda" else "float32"
+    return rounded if asked == "auto" else asked
 
 
 def pick_device(asked: str) -> str:

@@ -120,7 +120,7 @@ def test_compare_is_paired_by_question(monkeypatch, tmp_path, data):
         ({"bench": ""}, "--bench: name at least one"),
         ({"bench": "math500"}, r"no math500\.jsonl"),
         ({"set": {"template": "qwen"}}, "--template qwen: choose one of qwen_boxed"),
-        ({"set": {"dtype": "float99"}}, "--dtype float99: choose one of float32, bfloat16"),
+        ({"set": {"dtype": "float99"}}, "--dtype float99: choose one of auto, float32, bfloat16"),
         ({"cut": "Zero"}, "--cut Zero: choose one of zero, judge"),
         ({"set": {"n": 0}}, "whole numbers from 1"),
         ({"set": {"top_p": 0}}, "--top-p"),
