@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 import sysconfig
@@ -189,7 +190,11 @@ def run_doctor(
         _say(doctor.table(recipe))
         return
     machine = doctor.this_machine(gpus, memory)
-    _say([*doctor.environment(), *doctor.examine(recipe, machine, sharding, engine)])
+    changes = [*overrides]
+    if engine and engine != recipe.rollout.engine:
+        changes.append(f"rollout.engine={engine}")
+    asked = shlex.join([str(path), *(word for item in changes for word in ("--set", item))])
+    _say([*doctor.environment(), *doctor.examine(recipe, machine, sharding, engine, asked)])
     doctor.verdict(recipe, machine, sharding, engine)
 
 
