@@ -310,3 +310,15 @@ def test_ctrl_c_says_how_to_go_on_and_is_no_success(tmp_path):
     assert "stopped; what has finished is kept" in text
     assert "--resume" in text
     assert "Traceback" not in text
+
+
+def test_making_an_embedded_policy_is_said_also_where_there_is_no_terminal(capsys, monkeypatch):
+    from sps import build, commands
+    from sps.config import Recipe
+
+    monkeypatch.setattr(build, "ensure_base", lambda recipe, progress: progress(1, 3000, 2.0))
+    commands._base({"run": Recipe()})
+    assert "it is made first, in 3000 steps" in capsys.readouterr().out
+    monkeypatch.setattr(build, "ensure_base", lambda recipe, progress: None)  # it is there
+    commands._base({"run": Recipe()})
+    assert capsys.readouterr().out.strip() == ""
