@@ -210,8 +210,7 @@ def ensure_base(
     recipe: Recipe, progress: BaseProgress = lambda step, of, loss: None, again: bool = False
 ) -> Path:
     """The folder of the embedded policy: shipped, cached, or made now."""
-    check_embedded(recipe.task)
-    task, base = make_countdown(recipe.task), recipe.model.base
+    task, base = make_countdown(check_embedded(recipe.task)), recipe.model.base
     shape = recipe.task.model_dump(include={"numbers", "low", "high", "max_value", "seed"})
     name = tiny.base_hash(base, shape)
     found = tiny.find_base(name)

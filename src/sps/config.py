@@ -312,6 +312,9 @@ def _said(fault: Mapping[str, Any], place: list[str]) -> str:
     mapping = fault["type"] in ("model_type", "model_attributes_type")  # one is needed
     if fault["type"] == "extra_forbidden":
         return _unknown_key(place)
+    if fault["type"] == "union_tag_invalid":
+        asked = fault["ctx"]
+        return f"{_name(place)}: no type {asked['tag']!r}; choose {asked['expected_tags']}"
     if got is None:
         what = "a mapping of its keys" if mapping else "one"
         return f"{_name(place)}: the key has no value; leave it out, or give it {what}"

@@ -123,10 +123,11 @@ Task = Annotated[
 ]
 
 
-def check_embedded(task: Task) -> None:
-    """Refuse any task but the one that the embedded policy knows."""
-    if not isinstance(task, CountdownTask):
-        raise UserError(
-            f"model.path: the embedded policy knows Countdown alone; name a model for the "
-            f"{task.type} task, a folder, a .gguf file or a hub id such as Qwen/Qwen2.5-Math-1.5B"
-        )
+def check_embedded(task: Task) -> CountdownTask:
+    """The task, if the embedded policy knows it; any other is refused."""
+    if isinstance(task, CountdownTask):
+        return task
+    raise UserError(
+        f"model.path: the embedded policy knows Countdown alone; name a model for the "
+        f"{task.type} task, a folder, a .gguf file or a hub id such as Qwen/Qwen2.5-Math-1.5B"
+    )

@@ -56,7 +56,7 @@ def test_unknown_key_far_from_any_lists_the_known_ones(write):
     [
         ("rl: {steps: 0}", r"rl.steps: .*greater than or equal to 1 \(got 0\)"),
         ("rl: {lr: fast}", r"rl.lr: .*number.*\(got 'fast'\)"),
-        ("rl: {algorithm: {type: ppo}}", r"rl.algorithm: .*'ppo'.*'grpo'.*'gspo'"),
+        ("rl: {algorithm: {type: ppo}}", r"rl.algorithm: no type 'ppo'; choose 'grpo', 'dr_grpo'"),
         ("irl: {keep: 9}", r"irl.keep \(9\) is above rollout.n \(8\)"),
         ("task: {low: 5, high: 3}", r"task: low \(5\) is above high \(3\)"),
         ("model: {dtype: float16}", r"model.dtype: .*'float32' or 'bfloat16' \(got 'float16'\)"),
