@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from sps.config import Recipe, Rollouts, dump_recipe, load_recipe
-from sps.config_tasks import ChoiceTask, CountdownTask, GymTask, MathTask
+from sps.config_tasks import ChoiceTask, CountdownTask, GymTask, MathTask, check_embedded
 from sps.data.benchmarks import load_benchmark
 from sps.data.load import Columns, load_problems
 from sps.data.overlap import Overlap, find_overlaps, summary
@@ -173,11 +173,7 @@ def make_policy(recipe: Recipe, path: str | None = None, ranks: Ranks = ALONE) -
             "model.device: cuda is asked for but there is no CUDA device; use auto or cpu"
         )
     if path is None and model.path is None:
-        if not isinstance(recipe.task, CountdownTask):
-            raise UserError(
-                f"model.path: the task {recipe.task.type} needs a language model: a Hugging Face "
-                "folder, a hub id such as Qwen/Qwen2.5-Math-1.5B, or a .gguf file"
-            )
+        check_embedded(recipe.task)
         path = str(ranks.tell(lambda: ensure_base(recipe)))
     gguf = model.gguf if path is None else None
     # What will be sharded may not fit whole into one GPU.
@@ -214,12 +210,7 @@ def ensure_base(
     recipe: Recipe, progress: BaseProgress = lambda step, of, loss: None, again: bool = False
 ) -> Path:
     """The folder of the embedded policy: shipped, cached, or made now."""
-    if not isinstance(recipe.task, CountdownTask):
-        raise UserError(
-            f"model.path: the embedded policy knows Countdown alone; name a model for the "
-            f"{recipe.task.type} task, a folder, a .gguf file or a hub id"
-        )
-    task, base = make_countdown(recipe.task), recipe.model.base
+    task, base = make_countdown(check_embedded(recipe.task)), recipe.model.base
     shape = recipe.task.model_dump(include={"numbers", "low", "high", "max_value", "seed"})
     name = tiny.base_hash(base, shape)
     found = tiny.find_base(name)
@@ -332,7 +323,10 @@ def _same_run(recipe: Recipe, folder: Path, resume: bool) -> None:
     before = load_recipe(folder / "recipe.yaml")
     changed = list(_differences(before.model_dump(), recipe.model_dump()))
     if changed:
-        raise UserError(f"{folder}: cannot resume, the recipe changed: {'; '.join(changed)}")
+        raise UserError(
+            f"{folder}: cannot resume, the recipe changed: {'; '.join(changed)}. Give the old "
+            "values, or choose another folder with --out"
+        )
 
 
 def _differences(old: dict, new: dict, place: str = "") -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 import sysconfig
@@ -13,6 +14,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.live import Live
+from rich.status import Status
 from rich.table import Table
 
 from sps.compare import Extra, Job, compare, plan
@@ -189,7 +191,11 @@ def run_doctor(
         _say(doctor.table(recipe))
         return
     machine = doctor.this_machine(gpus, memory)
-    _say([*doctor.environment(), *doctor.examine(recipe, machine, sharding, engine)])
+    changes = [*overrides]
+    if engine and engine != recipe.rollout.engine:
+        changes.append(f"rollout.engine={engine}")
+    asked = shlex.join([str(path), *(word for item in changes for word in ("--set", item))])
+    _say([*doctor.environment(), *doctor.examine(recipe, machine, sharding, engine, asked)])
     doctor.verdict(recipe, machine, sharding, engine)
 
 
@@ -299,12 +305,17 @@ def _base(recipes: dict[str, Recipe]) -> None:
         from sps.build import ensure_base
 
         with console.status("making the base policy") as status:
-            ensure_base(
-                recipe,
-                lambda step, of, loss: status.update(
-                    f"making the base policy: step {step}/{of}, loss {loss:.3f}"
-                ),
-            )
+
+            def progress(step: int, of: int, loss: float, show: Status = status) -> None:
+                if step == 1:  # also where no terminal shows the status
+                    console.print(
+                        "this recipe's embedded policy is not there yet: it is made first, in "
+                        f"{of} steps, and kept; that takes minutes",
+                        soft_wrap=True,
+                    )
+                show.update(f"making the base policy: step {step}/{of}, loss {loss:.3f}")
+
+            ensure_base(recipe, progress)
 
 
 def _refuse_too_large(recipes: list[Recipe]) -> None:

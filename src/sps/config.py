@@ -194,15 +194,15 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     tree = _read_tree(Path(path), seen=())
     for item in overrides:
         _override(tree, item)
-    return parse_recipe(tree, str(path))
+    return parse_recipe(tree, str(path), overrides)
 
 
-def parse_recipe(tree: Mapping[str, Any], source: str) -> Recipe:
-    """Validate a plain tree; `source` is what errors call it."""
+def parse_recipe(tree: Mapping[str, Any], source: str, overrides: Sequence[str] = ()) -> Recipe:
+    """Validate a plain tree; errors blame `source`, or the override that gave the key."""
     try:
         return Recipe.model_validate(tree)
     except ValidationError as error:
-        raise UserError(_explain(error, source)) from None
+        raise UserError(_explain(error, source, overrides)) from None
 
 
 def dump_recipe(recipe: Recipe) -> str:
@@ -210,12 +210,17 @@ def dump_recipe(recipe: Recipe) -> str:
     return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
 
 
-def _read_tree(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+def _read_tree(path: Path, seen: tuple[Path, ...], child: Path | None = None) -> dict[str, Any]:
     if path.resolve() in seen:
         raise UserError(f"{path}: `extends` goes in a circle")
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
+        if child is not None:
+            raise UserError(
+                f"{child}: extends: {path}: no such recipe. The path starts at the folder of "
+                "the recipe that extends"
+            ) from None
         raise UserError(f"{path}: no such recipe. Try one of the files in recipes/.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({error}).") from None
@@ -232,7 +237,7 @@ def _read_tree(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     parent = tree.pop("extends", None)
     if parent is None:
         return tree
-    base = _read_tree(path.parent / str(parent), (*seen, path.resolve()))
+    base = _read_tree(path.parent / str(parent), (*seen, path.resolve()), path)
     return _merge(base, tree)
 
 
@@ -260,6 +265,8 @@ def _override(tree: dict[str, Any], item: str) -> None:
     node = tree
     for part in path:
         child = node.setdefault(part, {})
+        if child is None:  # given without a value
+            child = node[part] = {}
         if not isinstance(child, dict):
             raise UserError(f"--set {item}: {part} is a value, not a group of keys")
         node = child
@@ -291,25 +298,56 @@ _FLOAT = r"^[-+]?(?:\d+(?:_\d+)*)(?:\.\d*)?(?:[eE][-+]?\d+)$"
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(_FLOAT), list("-+0123456789"))
 
 
-def _explain(error: ValidationError, source: str) -> str:
-    """One line a fault: file, key, what is wrong, and the nearest right name."""
-    lines = []
+def _explain(error: ValidationError, source: str, overrides: Sequence[str]) -> str:
+    """One line a fault: file or option, key, what is wrong, and the nearest right name."""
+    lines: dict[str, list[str]] = {}
     for fault in error.errors():
         place = [str(part) for part in fault["loc"]]
-        if fault["type"] == "extra_forbidden":
-            lines.append(_unknown_key(place))
-        else:
-            message = fault["msg"].removeprefix("Value error, ")
-            got = fault.get("input")
-            shown = f" (got {got!r})" if isinstance(got, str | int | float | bool | None) else ""
-            lines.append(f"{_name(place) or 'recipe'}: {message}{shown}")
-    return f"{source}: " + "; ".join(lines)
+        lines.setdefault(_blamed(_name(place), overrides) or source, []).append(_said(fault, place))
+    return "; ".join(f"{where}: {'; '.join(said)}" for where, said in lines.items())
+
+
+def _said(fault: Mapping[str, Any], place: list[str]) -> str:
+    got = fault.get("input")
+    mapping = fault["type"] in ("model_type", "model_attributes_type")  # one is needed
+    if fault["type"] == "extra_forbidden":
+        return _unknown_key(place)
+    if fault["type"] == "union_tag_invalid":
+        asked = fault["ctx"]
+        return f"{_name(place)}: no type {asked['tag']!r}; choose {asked['expected_tags']}"
+    if got is None:
+        what = "a mapping of its keys" if mapping else "one"
+        return f"{_name(place)}: the key has no value; leave it out, or give it {what}"
+    if mapping and isinstance(got, str) and "type" in _keys_at(place):
+        return f"{_name(place)}: write {_nested(_name(place).split('.'), got)}"
+    if mapping:
+        known = ", ".join(_keys_at(place))
+        return f"{_name(place)}: give it a mapping of its keys, not {got!r}; known keys: {known}"
+    message = fault["msg"].removeprefix("Value error, ")
+    shown = f" (got {got!r})" if isinstance(got, str | int | float | bool) else ""
+    return f"{_name(place) or 'recipe'}: {message}{shown}"
+
+
+def _nested(keys: Sequence[str], kind: str) -> str:
+    """`a: {b: {type: kind}}` for the keys a and b."""
+    return ": {".join([*keys, f"type: {kind}"]) + "}" * len(keys)
+
+
+def _blamed(name: str, overrides: Sequence[str]) -> str | None:
+    """The --set that gave a key, or the mapping it stands in; the last one wins."""
+    for item in reversed(overrides):
+        key = item.partition("=")[0].strip()
+        if f"{name}.".startswith(f"{key}."):
+            return f"--set {item}"
+    return None
 
 
 def _name(place: Sequence[str]) -> str:
-    """A key as people write it: without the tag of a task, whose type may be left out."""
-    tagged = place[:1] == ["task"] and len(place) > 1
-    return ".".join([place[0], *place[2:]] if tagged else place)
+    """A key as people write it: without the tag of a task or an algorithm."""
+    for union in (["task"], ["rl", "algorithm"]):
+        if list(place[: len(union)]) == union:
+            return ".".join([*union, *place[len(union) + 1 :]])
+    return ".".join(place)
 
 
 def _unknown_key(place: list[str]) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from sps.config_tasks import Node, NonNegative, Positive, Rate, Share
 
@@ -69,7 +69,16 @@ class WReinforce(Node):
     steps_per_generation: Positive = 1
 
 
-Algorithm = Annotated[Grpo | DrGrpo | Dapo | Gspo | PassK | WReinforce, Field(discriminator="type")]
+def _typed(value: Any) -> Any:
+    """A mapping without a type is GRPO, the default."""
+    return {"type": "grpo", **value} if isinstance(value, dict) else value
+
+
+Algorithm = Annotated[
+    Grpo | DrGrpo | Dapo | Gspo | PassK | WReinforce,
+    Field(discriminator="type"),
+    BeforeValidator(_typed),
+]
 
 
 class Optimizer(Node):

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
+from sps.errors import UserError
+
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
 Rate = Annotated[float, Field(ge=0)]
@@ -119,3 +121,13 @@ Task = Annotated[
         custom_error_message="type is one of countdown, math, choice and gym",
     ),
 ]
+
+
+def check_embedded(task: Task) -> CountdownTask:
+    """The task, if the embedded policy knows it; any other is refused."""
+    if isinstance(task, CountdownTask):
+        return task
+    raise UserError(
+        f"model.path: the embedded policy knows Countdown alone; name a model for the "
+        f"{task.type} task, a folder, a .gguf file or a hub id such as Qwen/Qwen2.5-Math-1.5B"
+    )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sps.config import Recipe
+from sps.config_tasks import CountdownTask, check_embedded
 from sps.data.load import READERS
 from sps.errors import UserError
 from sps.estimate import (
@@ -21,6 +22,7 @@ from sps.estimate import (
     Needs,
     Plan,
     Shape,
+    evaluations,
     floor,
     impossible,
     lighter,
@@ -133,18 +135,26 @@ def missing(recipe: Recipe, engine: str | None = None) -> list[str]:
 
 
 def examine(
-    recipe: Recipe, machine: Machine, sharding: str = "auto", engine: str | None = None
+    recipe: Recipe,
+    machine: Machine,
+    sharding: str = "auto",
+    engine: str | None = None,
+    asked: str = "RECIPE",
 ) -> list[str]:
-    """What the recipe needs on these GPUs, which ways fit, and which of them is advised."""
+    """What the recipe needs on these GPUs, which ways fit, and which of them is advised.
+
+    `asked` is what the advised command has to give `sps train`.
+    """
     lines = missing(recipe, engine)
     if recipe.model.path is None:
-        return [*lines, "the embedded policy: any machine will do"]
+        own = isinstance(recipe.task, CountdownTask)
+        return [*lines, *(["the embedded policy: any machine will do"] if own else [])]
     shape = shape_of(recipe.model.path)
     if shape is None:
         text = (
             f"{recipe.model.path}: its shape is not known here; download it first for an estimate"
         )
-        return [*lines, text, *_data(recipe)]
+        return [*lines, text, *_doubts(recipe), *_data(recipe)]
     found = _ways(recipe, shape, machine, sharding, engine)
     many = f"{machine.gpus} GPUs" if machine.gpus > 1 else "one GPU"
     assumed = "" if machine.known else ", an H200: there is none here, and --gpu-memory is not set"
@@ -155,15 +165,19 @@ def examine(
     for plan, need in found:
         lines += _account(recipe, plan, need, machine)
         lines += _vllm_memory(recipe, plan, shape, machine)
-    return [*lines, *_advice(recipe, machine, found), *_data(recipe)]
+    advice = _advice(recipe, machine, found, asked)
+    return [*lines, *advice, *_doubts(recipe), *_data(recipe)]
 
 
 def verdict(
     recipe: Recipe, machine: Machine, sharding: str = "auto", engine: str | None = None
 ) -> None:
-    """Raise where nothing fits into GPUs that are here or were stated; say what would."""
-    shape = shape_of(recipe.model.path) if recipe.model.path else None
-    if shape is None or not machine.known:
+    """Raise where the run would be refused, or fits into none of the GPUs; say what would."""
+    if recipe.model.path is None:
+        check_embedded(recipe.task)
+        return
+    shape = shape_of(recipe.model.path)
+    if shape is None:
         return
     found = _ways(recipe, shape, machine, sharding, engine)
     memory = machine.gib * GIB
@@ -171,9 +185,10 @@ def verdict(
         return
     plan, need = min(found, key=lambda pair: pair[1].total)
     fixes = " | ".join(remedies(recipe, shape, plan, memory)) or "larger GPUs"
+    assumed = "" if machine.known else " (assumed; state others with --gpus and --gpu-memory)"
     raise UserError(
-        f"{recipe.model.path} does not fit into {machine.gpus} x {machine.gib:.0f} GiB: it needs "
-        f"{need.total / GIB:.0f} GiB a GPU ({plan.name}). It would fit with: {fixes}"
+        f"{recipe.model.path} does not fit into {machine.gpus} x {machine.gib:.0f} GiB{assumed}: "
+        f"it needs {need.total / GIB:.0f} GiB a GPU ({plan.name}). It would fit with: {fixes}"
     )
 
 
@@ -301,28 +316,52 @@ def _account(recipe: Recipe, plan: Plan, need: Needs, machine: Machine) -> Itera
         f"{need.rollouts:.2f}, update {need.update:.2f}{traffic}); {recipe.rl.steps} steps: "
         f"{hours:.1f} h"
     )
+    sample = need.rollouts / (recipe.rollout.prompts * recipe.rollout.n)  # seconds of one
+    for e in evaluations(recipe):
+        hours = e.times * (e.questions or 100) * e.n * sample / 3600
+        size = f"{e.questions} questions x " if e.questions else ""
+        yield (
+            f"  and evaluation on {e.of}: {e.times} x {size}{e.n} samples of up to "
+            f"{recipe.rollout.max_new_tokens} tokens: {hours:.1f} h more"
+            + ("" if e.questions else " for every 100 questions")
+        )
 
 
-def _advice(recipe: Recipe, machine: Machine, found: list[tuple[Plan, Needs]]) -> Iterator[str]:
+def _advice(
+    recipe: Recipe, machine: Machine, found: list[tuple[Plan, Needs]], asked: str
+) -> Iterator[str]:
     best = _best(found, machine.gib)
     if machine.gpus > 1 and best:
         file = "fsdp2" if best[0].sharded else "ddp"
         yield (
             f"advised: {best[0].name}: accelerate launch --config_file launch/{file}.yaml "
-            f"--num_processes {machine.gpus} -m sps train RECIPE"
+            f"--num_processes {machine.gpus} -m sps train {asked}"
         )
-    if not best and not machine.known:
-        yield f"does not fit into {machine.gpus} x {machine.gib:.0f} GiB; state others with --gpus"
     drawn = recipe.rollout.prompts * recipe.rl.algorithm.steps_per_generation
     if drawn % machine.gpus:
         yield (
             f"rollout.prompts: {drawn} problems cannot be divided evenly over {machine.gpus} GPUs; "
             f"some wait while others draw. A multiple of {machine.gpus} uses them all"
         )
+
+
+def _doubts(recipe: Recipe) -> Iterator[str]:
+    """Settings that a language model can hardly be meant to have."""
+    rollout, rl, irl = recipe.rollout, recipe.rl, recipe.irl
     if recipe.model.dtype == "float32":
         yield "model.dtype is float32, which is several times slower: leave it out, or set bfloat16"
-    if recipe.irl.steps and recipe.irl.lr < 1e-8:
-        yield f"irl.lr {recipe.irl.lr:g} will not move the policy; the meter will say so"
+    if rollout.max_new_tokens < 64 and not isinstance(recipe.task, CountdownTask):
+        yield (
+            f"rollout.max_new_tokens is {rollout.max_new_tokens}, and the default is the Countdown "
+            "demo's: nearly every answer would be cut off; set it, for example to 3072"
+        )
+    if irl.steps and irl.lr < 1e-8:
+        yield f"irl.lr {irl.lr:g} will not move the policy; the meter will say so"
+    if irl.steps and irl.lr > 10 * rl.lr:
+        yield (
+            f"irl.lr {irl.lr:g} is more than ten times rl.lr {rl.lr:g}, and the default is the "
+            "Countdown demo's: it may undo what RL teaches; set it near rl.lr, or irl.steps to 0"
+        )
 
 
 def _data(recipe: Recipe) -> list[str]:

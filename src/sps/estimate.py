@@ -126,6 +126,16 @@ class Needs:
 
 
 @dataclass(frozen=True)
+class Evaluations:
+    """What a run evaluates on one set of questions."""
+
+    of: str
+    times: int
+    questions: int | None  # at the most; None: not known before the data is read
+    n: int  # samples a question
+
+
+@dataclass(frozen=True)
 class _Share:
     """What falls to one GPU: the one with most of it."""
 
@@ -152,6 +162,21 @@ def needs(recipe: Recipe, shape: Shape, prompt: int = _PROMPT, plan: Plan | None
         _update_seconds(recipe, shape, share),
         _traffic_seconds(recipe, shape, plan, share),
     )
+
+
+def evaluations(recipe: Recipe) -> Iterator[Evaluations]:
+    """The evaluations of a run: on validation now and then, on the test set at the end."""
+    asked, task, steps = recipe.evaluation, recipe.task, recipe.rl.steps
+    if asked.every:
+        times = -(-steps // asked.every)
+        yield Evaluations("validation", times, task.validation, asked.validation_n)
+    if asked.final:
+        names, limit = getattr(task, "benchmarks", ()), getattr(task, "limit", None)
+        questions = (limit * len(names) if limit else None) if names else task.test
+        saved, keep = -(-steps // (recipe.checkpoint.every or steps)), recipe.checkpoint.keep
+        tried = min(saved, keep + 1) if keep else saved
+        times = 1 + tried if asked.select == "paper" else 1  # each checkpoint, then the best
+        yield Evaluations("the test set", times, questions, asked.n)
 
 
 def floor(recipe: Recipe, shape: Shape, ways: int = 1) -> float:

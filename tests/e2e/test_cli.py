@@ -244,6 +244,12 @@ def test_doctor_says_what_fits_and_fails_where_nothing_does(capsys):
     out = capsys.readouterr().out
     assert "fsdp2, native engine:" in out
     assert "launch/fsdp2.yaml --num_processes 32 -m sps train" in out
+    how = ["--gpus", 32, "--gpu-memory", 80, "--engine", "vllm", "--set", "rl.lr=1e-6"]
+    assert sps("doctor", SEVEN, *how) == 0
+    wanted = f"sps train {SEVEN} --set rl.lr=1e-6 --set rollout.engine=vllm"
+    assert wanted in capsys.readouterr().out
+    text = said(capsys, "doctor", ROOT / "recipes" / "paper" / "sps.yaml")
+    assert "the embedded policy knows Countdown alone" in text
     text = said(capsys, "doctor", SEVEN, "--gpus", 1, "--gpu-memory", 139)
     assert "does not fit into 1 x 139 GiB" in text
     assert "model.lora" in text
@@ -304,3 +310,15 @@ def test_ctrl_c_says_how_to_go_on_and_is_no_success(tmp_path):
     assert "stopped; what has finished is kept" in text
     assert "--resume" in text
     assert "Traceback" not in text
+
+
+def test_making_an_embedded_policy_is_said_also_where_there_is_no_terminal(capsys, monkeypatch):
+    from sps import build, commands
+    from sps.config import Recipe
+
+    monkeypatch.setattr(build, "ensure_base", lambda recipe, progress: progress(1, 3000, 2.0))
+    commands._base({"run": Recipe()})
+    assert "it is made first, in 3000 steps" in capsys.readouterr().out
+    monkeypatch.setattr(build, "ensure_base", lambda recipe, progress: None)  # it is there
+    commands._base({"run": Recipe()})
+    assert capsys.readouterr().out.strip() == ""

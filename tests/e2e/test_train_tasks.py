@@ -138,5 +138,5 @@ def test_bad_task_input_fails_before_any_work(tmp_path, tree, message):
 
 def test_mathematics_without_a_model_says_which_key(tmp_path):
     task = {"type": "math", "data": rows(tmp_path / "t.jsonl", 200), "template": "plain"}
-    with pytest.raises(UserError, match=r"model\.path: the task math needs a language model"):
+    with pytest.raises(UserError, match=r"model\.path: the embedded policy knows Countdown alone"):
         open_run(parse_recipe({"task": task}, "test"), tmp_path / "run")

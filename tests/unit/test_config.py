@@ -30,11 +30,11 @@ def write(tmp_path):
         ("rl: {optimizer: {weightdecay: 0}}", "rl.optimizer.weightdecay", "'weight_decay'"),
         (
             "rl: {algorithm: {type: dapo, max_resample: 3}}",
-            "rl.algorithm.dapo.max_resample",
+            "rl.algorithm.max_resample",
             "'max_resample_times'",
         ),
         # eps_high belongs to DAPO and GSPO alone: GRPO's nearest key is its own.
-        ("rl: {algorithm: {type: grpo, eps_hig: 3}}", "rl.algorithm.grpo.eps_hig", "'eps'"),
+        ("rl: {algorithm: {type: grpo, eps_hig: 3}}", "rl.algorithm.eps_hig", "'eps'"),
         ("irl: {selector: {quantil: 0.3}}", "irl.selector.quantil", "'quantile'"),
         ("task: {numbers: 4, heigh: 3}", "task.heigh", "'high'"),
     ],
@@ -56,7 +56,7 @@ def test_unknown_key_far_from_any_lists_the_known_ones(write):
     [
         ("rl: {steps: 0}", r"rl.steps: .*greater than or equal to 1 \(got 0\)"),
         ("rl: {lr: fast}", r"rl.lr: .*number.*\(got 'fast'\)"),
-        ("rl: {algorithm: {type: ppo}}", r"rl.algorithm: .*'ppo'.*'grpo'.*'gspo'"),
+        ("rl: {algorithm: {type: ppo}}", r"rl.algorithm: no type 'ppo'; choose 'grpo', 'dr_grpo'"),
         ("irl: {keep: 9}", r"irl.keep \(9\) is above rollout.n \(8\)"),
         ("task: {low: 5, high: 3}", r"task: low \(5\) is above high \(3\)"),
         (
@@ -71,7 +71,13 @@ def test_unknown_key_far_from_any_lists_the_known_ones(write):
         ("seed: 1\nseed: 2", r"line 2 is not valid YAML: .*'seed' is given twice"),
         ("rl:\n  lr: 1\n  lr: 2", r"line 3 is not valid YAML: .*'lr' is given twice"),
         ("{a: 1}: 2", r"is not valid YAML"),
-        ("extends: nowhere.yaml", r"nowhere.yaml: no such recipe"),
+        ("extends: nowhere.yaml", r"recipe.yaml: extends: \S+nowhere.yaml: no such recipe"),
+        ("rl: {algorithm: gspo}", r"yaml: rl.algorithm: write rl: {algorithm: {type: gspo}}$"),
+        ("irl: {selector: uniform}", r"irl.selector: write irl: {selector: {type: uniform}}$"),
+        ("task: math", r"yaml: task: write task: {type: math}$"),
+        ("rl:", r"yaml: rl: the key has no value; leave it out, or give it a mapping of its keys$"),
+        ("rl: {steps: }", r"yaml: rl.steps: the key has no value; leave it out, or give it one$"),
+        ("meter: 3", r"meter: give it a mapping of its keys, not 3; known keys: problems, samp"),
     ],
 )
 def test_bad_recipe_is_a_user_error_that_says_what_is_wrong(write, text, wanted):
@@ -174,6 +180,24 @@ def test_set_that_makes_no_sense_is_a_user_error(write, item):
 def test_set_of_an_unknown_key_names_the_nearest(write):
     with pytest.raises(UserError, match=r"rl.stesp: no such key; did you mean 'steps'\?"):
         load_recipe(write("seed: 0"), ["rl.stesp=3"])
+
+
+@pytest.mark.parametrize("item", ["rl.steps=0", "rl={steps: 0}", "rl.algorithm.beta=-1"])
+def test_set_of_a_bad_value_is_blamed_on_the_option_alone(write, item):
+    with pytest.raises(UserError) as error:
+        load_recipe(write("irl: {lr: -1}"), ["rl.steps=5", item])
+    blamed, file = str(error.value).split("; ")
+    assert blamed.startswith(f"--set {item}: rl.")
+    assert file.endswith("recipe.yaml: irl.lr: Input should be greater than or equal to 0 (got -1)")
+
+
+def test_set_below_a_key_without_a_value_gives_it_one(write):
+    assert load_recipe(write("rl:"), ["rl.steps=5"]).rl.steps == 5
+
+
+def test_an_algorithm_without_a_type_is_grpo(write):
+    got = load_recipe(write("seed: 0"), ["rl.algorithm.beta=0.1"])
+    assert (got.rl.algorithm.type, got.rl.algorithm.beta) == ("grpo", 0.1)
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)

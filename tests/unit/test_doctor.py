@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from sps import doctor
+from sps.build import ensure_base
 from sps.config import Rollouts, load_recipe, parse_recipe
 from sps.doctor import Machine, examine, missing, refuse_too_large, shape_of, table, verdict
 from sps.errors import UserError
@@ -52,10 +53,56 @@ def test_what_does_not_fit_is_an_error_with_numbers_and_keys():
     assert str(said.value).endswith(" | model.lora: {}")
     with pytest.raises(UserError, match="larger GPUs"):
         verdict(paper(), Machine(8, 8, True))
-    # GPUs that are only assumed are spoken of, not refused.
-    verdict(paper(), Machine(1, 139, False))
-    said = "\n".join(examine(paper(), Machine(1, 139, False)))
-    assert "does not fit into 1 x 139 GiB; state others with --gpus" in said
+    with pytest.raises(UserError, match=r"139 GiB \(assumed; state others with --gpus") as said:
+        verdict(paper(), Machine(1, 139, False))
+    assert "It would fit with: 2 GPUs, launch/fsdp2.yaml |" in str(said.value)
+
+
+@pytest.mark.parametrize("name", ["base", "sps", "grpo", "dapo", "gspo"])
+def test_a_recipe_that_train_refuses_for_want_of_a_model_is_not_approved(name):
+    asked = load_recipe(ROOT / "recipes" / "paper" / f"{name}.yaml")
+    assert "any machine" not in "\n".join(examine(asked, Machine(1, 139, True)))
+    with pytest.raises(UserError, match=r"model\.path: the embedded policy knows Countdown alone"):
+        verdict(asked, Machine(1, 139, True))
+    with pytest.raises(UserError, match=r"model\.path: the embedded policy knows Countdown alone"):
+        ensure_base(asked)
+    own = parse_recipe({}, "the embedded policy")
+    assert "the embedded policy: any machine will do" in examine(own, Machine(1, 139, True))
+    verdict(own, Machine(1, 139, True))
+
+
+def test_the_countdown_demos_defaults_are_doubted_on_a_language_model():
+    task = {"type": "math", "data": "some/data"}
+    for path in ("Qwen/Qwen2.5-Math-1.5B", "some/unknown-model"):  # also where no shape is known
+        left_out = parse_recipe({"model": {"path": path}, "task": task, "rl": {"lr": 5e-7}}, "test")
+        said = "\n".join(examine(left_out, Machine(1, 139, True)))
+        assert "rollout.max_new_tokens is 20" in said
+        assert "irl.lr 0.0003 is more than ten times rl.lr 5e-07" in said
+    for recipe in PAPER:
+        said = "\n".join(examine(load_recipe(recipe), Machine(32, 80, True)))
+        assert "Countdown demo's" not in said
+
+
+def test_hours_of_the_evaluations_are_told_beside_those_of_the_steps():
+    # The paper's: a checkpoint every 100 of 700 steps, each tried on the test set, and the best.
+    asked = load_recipe(SEVEN)
+    sample = needs(asked, shape_of("Qwen/Qwen2.5-Math-7B")).rollouts / (16 * 8)
+    said = "\n".join(examine(asked, Machine(1, 139, True)))
+    hours = 8 * 100 * 128 * sample / 3600
+    assert (
+        "  and evaluation on the test set: 8 x 128 samples of up to 3072 tokens: "
+        f"{hours:.1f} h more for every 100 questions"
+    ) in said
+    assert "evaluation on validation" not in said
+    changed = ["task.limit=20", "evaluation.every=300", "evaluation.select=last"]
+    said = "\n".join(examine(load_recipe(SEVEN, changed), Machine(1, 139, True)))
+    assert "evaluation on validation: 3 x 64 questions x 32 samples of up to" in said
+    assert "evaluation on the test set: 1 x 100 questions x 128 samples" in said  # 5 benchmarks
+
+
+def test_the_advised_command_is_the_one_that_was_asked_for():
+    said = examine(paper(), Machine(8, 139, True), asked="mine.yaml --set rl.lr=1e-6")
+    assert "\n".join(said).count("-m sps train mine.yaml --set rl.lr=1e-6") == 1
 
 
 def test_sharding_and_engine_are_chosen_by_name():

@@ -143,7 +143,10 @@ def find_benchmark(name: str) -> Benchmark:
         return BENCHMARKS[name]
     near = difflib.get_close_matches(name.lower(), BENCHMARKS, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    raise UserError(f"benchmark {name!r} is not known; {hint}Known: {', '.join(BENCHMARKS)}")
+    raise UserError(
+        f"benchmark {name!r} is not known; {hint}Known: {', '.join(BENCHMARKS)}; for sps eval "
+        "also countdown and gym:NAME"
+    )
 
 
 def load_benchmark(name: str, data_dir: str | None = None) -> list[Problem]:
@@ -171,5 +174,5 @@ def _from_folder(benchmark: Benchmark, folder: Path) -> list[Problem]:
     raise UserError(
         f"benchmark {benchmark.name}: there is no {benchmark.file}.jsonl in {folder} (nor "
         ".parquet, .csv, .json). Put it there with the columns problem and answer, or leave "
-        f"--data-dir out to read {benchmark.hub} from the hub"
+        f"--data-dir (task.data_dir in a recipe) out to read {benchmark.hub} from the hub"
     )

@@ -152,7 +152,8 @@ def _from_hub(name: str, split: str, config: str | None, key: str) -> Iterator[R
         first = str(error).strip().splitlines()[0][:300] if str(error).strip() else repr(error)
         raise UserError(
             f"{key}: {name} ({config or 'default'}, {split}) cannot be loaded from the hub: "
-            f"{first}. Without a network, give a local file instead (for benchmarks: --data-dir)"
+            f"{first}. Without a network, give a local file instead (for benchmarks: "
+            "--data-dir, or task.data_dir in a recipe)"
         ) from None
 
 
@@ -171,7 +172,7 @@ def _column(
         return found
     there = _names(first)
     near = difflib.get_close_matches(found or what, there, n=1, cutoff=0.6)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = f"; did you mean {near[0]!r}?" if near else "."
     wanted = f"no column {asked!r}" if asked else f"no column that looks like the {what}"
     raise UserError(
         f"{key}: {source} has {wanted}{hint} It has: {', '.join(there)}. "

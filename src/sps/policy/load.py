@@ -116,6 +116,8 @@ def load_policy(
             f"model.path: there is no folder {where}. Give the folder of a Hugging Face model, "
             "a run's checkpoint, a .gguf file, or a hub id such as Qwen/Qwen2.5-Math-1.5B"
         )
+    if folder.is_dir() and not gguf:
+        _refuse_no_model(folder)
     extra = {"gguf_file": gguf} if gguf else {}
     quiet = logging.get_verbosity()
     logging.set_verbosity_error()
@@ -127,7 +129,9 @@ def load_policy(
             tokenizer: Any = AutoTokenizer.from_pretrained(where, **extra)
             model = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32, **extra)
     except (OSError, ValueError, ImportError, KeyError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        lines = str(error).strip().splitlines() or [repr(error)]
+        # A first line that ends in a colon says nothing without those that follow.
+        first = " ".join(lines) if lines[0].rstrip().endswith(":") else lines[0]
         raise UserError(f"model.path: {where} cannot be loaded: {first}") from None
     finally:
         logging.set_verbosity(quiet)
@@ -145,6 +149,25 @@ def load_policy(
     model = model.to(device).eval()
     check_logits(model, where)
     return Policy(model, tokenizer, where)
+
+
+def _refuse_no_model(folder: Path) -> None:
+    """A folder of runs is easily taken for that of a model: name one that it holds."""
+    if _holds_model(folder):
+        return
+    below = ("step-*", "checkpoints/step-*", "seed-*/checkpoints/step-*")
+    for pattern in (*below, "*/seed-*/checkpoints/step-*", "*.gguf"):
+        found = [p for p in sorted(folder.glob(pattern)) if p.is_file() or _holds_model(p)]
+        if found:
+            raise UserError(f"{folder} holds no model (no config.json); give {found[-1]}")
+    raise UserError(
+        f"{folder} holds no model (no config.json). Give the folder of a Hugging Face model, "
+        "a run's checkpoint, a .gguf file, or a hub id such as Qwen/Qwen2.5-Math-1.5B"
+    )
+
+
+def _holds_model(folder: Path) -> bool:
+    return any((folder / kind).exists() for kind in ("config.json", "adapter_config.json"))
 
 
 @torch.no_grad()

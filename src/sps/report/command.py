@@ -10,6 +10,8 @@ from typing import Any
 from sps.errors import UserError
 from sps.report.blocks import clean
 
+_OF_A_RUN = ("recipe.yaml", "metrics.jsonl", "evals", "rollouts", "checkpoints")
+
 
 def diagnose_command(
     run: Path, out: Path | None = None, large: bool = False, embeddings: bool = False
@@ -17,8 +19,7 @@ def diagnose_command(
     """Every analysis of a run: the numbers as JSON in `out`, the gist as text to print."""
     from sps.diagnose.run import diagnose
 
-    if not Path(run).is_dir():
-        raise UserError(f"{run}: there is no such folder; give the folder of a run")
+    _check_folder(Path(run), comparisons=False)
     found = diagnose(run, large=large, embeddings=embeddings)
     path = Path(out) if out else Path(run) / "diagnosis.json"
     try:
@@ -43,6 +44,8 @@ def report_command(
 
     if not folders:
         raise UserError("give at least one run folder or comparison folder to report on")
+    for folder in folders:
+        _check_folder(Path(folder), comparisons=True)
     path = Path(out) if out else Path(folders[0]) / "report.html"
     formats = [name for name, asked in (("png", png), ("svg", svg), ("pdf", pdf)) if asked]
     said = [str(write_report([Path(f) for f in folders], path))]
@@ -69,6 +72,29 @@ def watch_command(run: Path, port: int = 8765, browser: bool = False) -> None:
         where = f"http://127.0.0.1:{port}/"
     Console(stderr=True, highlight=False).print(f"{where} shows {run} until Ctrl-C", markup=False)
     watch(Path(run), port, browser)
+
+
+def _check_folder(folder: Path, comparisons: bool) -> None:
+    """Refuse a folder that holds nothing of a run, and say what it is; comparisons on request."""
+    if not folder.is_dir():
+        raise UserError(
+            f"{folder}: there is no such folder; give the folder of a run (--out of train)"
+        )
+    if any((folder / name).exists() for name in _OF_A_RUN):
+        return
+    runs = sorted(path.parent for path in folder.glob("*/seed-*/recipe.yaml"))
+    if (folder / "eval.json").exists():
+        raise UserError(
+            f"{folder}: this is an evaluation by sps eval; its tables are in table.md and "
+            "questions.md, and sps eval --compare A B sets two side by side. Give the folder of "
+            "a run (--out of train)"
+        )
+    if not runs and not (folder / "results.json").exists():
+        near = folder.parent if (folder.parent / "recipe.yaml").exists() else "the folder of a run"
+        raise UserError(f"{folder}: holds no run (no recipe.yaml, no metrics.jsonl); give {near}")
+    if not comparisons:
+        near = runs[0] if runs else "a run"
+        raise UserError(f"{folder}: this is a comparison; give one of its runs, such as {near}")
 
 
 def _gist(found: dict[str, Any]) -> list[str]:

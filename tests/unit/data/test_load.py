@@ -91,7 +91,7 @@ def test_the_answer_of_a_worked_solution_is_what_follows_its_hashes(tmp_path, an
     [
         (ROWS, Columns(question="problems"), r"no column 'problems'; did you mean 'problem'\?"),
         (ROWS, Columns(answer="gold"), r"It has: problem, answer.*task\.columns\.answer"),
-        ([{"a": "x", "b": "y"}], None, "no column that looks like the question"),
+        ([{"a": "x", "b": "y"}], None, r"no column that looks like the question\. It has: a, b\."),
         ([*ROWS, {"problem": "3?", "answer": ""}], None, "row 3 has no answer"),
         ([*ROWS, {"problem": "3?", "answer": "so 3 ####"}], None, "row 3 has no answer"),
         ([*ROWS, {"problem": None, "answer": "1"}], None, "row 3 has no question"),

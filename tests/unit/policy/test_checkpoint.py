@@ -84,8 +84,22 @@ def test_missing_model_folder_is_a_user_error(tmp_path):
     with pytest.raises(UserError, match="there is no folder"):
         load_policy(str(tmp_path / "absent"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="cannot be loaded"):
+    with pytest.raises(UserError, match=r"^\S+empty holds no model \(no config\.json\)\. Give"):
         load_policy(str(tmp_path / "empty"))
+    (tmp_path / "empty" / "config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"cannot be loaded: .*[^: ]$"):
+        load_policy(str(tmp_path / "empty"))
+
+
+@pytest.mark.parametrize("given", [".", "sps", "sps/seed-0", "sps/seed-0/checkpoints"])
+def test_a_folder_of_runs_given_as_a_model_names_a_checkpoint_in_it(own_policy, tmp_path, given):
+    checkpoint = tmp_path / "sps" / "seed-0" / "checkpoints" / "step-000004"
+    checkpoint.parent.mkdir(parents=True)
+    save(own_policy, checkpoint)
+    with pytest.raises(UserError) as said:
+        load_policy(str(tmp_path / given))
+    assert str(said.value).endswith(f"holds no model (no config.json); give {checkpoint}")
+    load_policy(str(checkpoint))
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of peft: the layer is tied, and saved

@@ -167,3 +167,23 @@ def test_report_command_writes_beside_the_run(tmp_path):
     folder = make_run(tmp_path / "run")
     assert report_command([folder]) == str(folder / "report.html")
     assert (folder / "report.html").stat().st_size > 1_000_000
+
+
+def test_folders_that_hold_no_run_are_refused_with_what_to_give(tmp_path):
+    run = make_run(tmp_path / "compare" / "sps" / "seed-0")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "eval").mkdir()
+    (tmp_path / "eval" / "eval.json").write_text("{}")
+    (tmp_path / "eval" / "results.json").write_text("{}")
+    for command in (diagnose_command, lambda folder: report_command([folder])):
+        with pytest.raises(UserError, match=r"empty: holds no run .*; give the folder of a run"):
+            command(tmp_path / "empty")
+        with pytest.raises(UserError, match=f"holds no run .*; give {run}$"):
+            command(run / "checkpoints")
+        with pytest.raises(
+            UserError, match=r"eval: this is an evaluation by sps eval; .*--compare"
+        ):
+            command(tmp_path / "eval")
+        assert [p.name for p in (tmp_path / "empty").iterdir()] == []
+    with pytest.raises(UserError, match=f"this is a comparison; give .*, such as {run}$"):
+        diagnose_command(tmp_path / "compare")
