@@ -154,7 +154,7 @@ class Recipe(Node):
     """One run."""
 
     name: str = "run"
-    seed: int = 0
+    seed: NonNegative = 0
     threads: NonNegative = 0  # CPU threads; 0: leave as they are
     track: Literal["trackio", "wandb", "tensorboard"] | None = None  # also send the record there
     model: Model = Model()

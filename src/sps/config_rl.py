@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sps.config_tasks import Node, NonNegative, Positive, Rate, Share
+from sps.config_tasks import Node, NonNegative, Positive, Rate
 
 
 class Grpo(Node):
@@ -71,11 +71,13 @@ class WReinforce(Node):
 
 Algorithm = Annotated[Grpo | DrGrpo | Dapo | Gspo | PassK | WReinforce, Field(discriminator="type")]
 
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
 
 class Optimizer(Node):
     """AdamW."""
 
-    betas: tuple[Share, Share] = (0.9, 0.999)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: Rate = 1e-8
     weight_decay: Rate = 0.0
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
