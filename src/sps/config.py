@@ -134,6 +134,15 @@ class Evaluation(Node):
     select: Literal["last", "honest", "paper"] = "last"
     # last: the final weights; honest: best Avg@n on validation; paper: best on the test set itself
 
+    @model_validator(mode="after")
+    def _validated(self) -> Evaluation:
+        if self.select == "honest" and not self.every:
+            raise ValueError(
+                "select: honest takes the best on the validation problems, and every: 0 never "
+                "evaluates there; set every to some RL steps, or select: last"
+            )
+        return self
+
 
 class Checkpoints(Node):
     """What is kept on disk."""

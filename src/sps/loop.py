@@ -9,6 +9,7 @@ while not converged:
 from __future__ import annotations
 
 import time
+from collections.abc import Container
 
 from sps.card import describe, rewrite_card
 from sps.evaluate.scores import Scores
@@ -92,9 +93,14 @@ def _after_step(parts: Parts, run: Run, step: int) -> None:
             parts.ranks,
         )
         run.track.log("checkpoint", step, **{"seconds/save": time.perf_counter() - began})
-        best = max(run.scores, key=lambda s: run.scores[s].pass_at_k(1)[0], default=step)
-        saved, keep = run.folder / "checkpoints", recipe.checkpoint.keep
-        parts.ranks.tell(lambda: forget_checkpoints(saved, keep, {best, step}))
+        parts.ranks.tell(lambda: _forget_others(run, step, recipe.checkpoint.keep))
+
+
+def _forget_others(run: Run, step: int, keep: int) -> None:
+    """The one that would be selected now is spared."""
+    folder = run.folder / "checkpoints"
+    best = _best(run.scores, saved_checkpoints(folder), step)
+    forget_checkpoints(folder, keep, {best, step})
 
 
 def _finish(parts: Parts, run: Run) -> Scores | None:
@@ -122,5 +128,10 @@ def _select(parts: Parts, run: Run) -> int:
             use_checkpoint(parts, run, step)
             name = f"select-{step:06d}"
             scores[step] = measure(parts, run, name, run.test, recipe.evaluation.n, step)
-    best = {step: s.pass_at_k(1)[0] for step, s in scores.items() if step in saved}
-    return max(best, key=lambda step: (best[step], -step)) if best else recipe.rl.steps
+    return _best(scores, saved, recipe.rl.steps)
+
+
+def _best(scores: dict[int, Scores], saved: Container[int], last: int) -> int:
+    """The step with the best Avg@n among those saved, the first of equals; `last` if none has."""
+    found = {step: s.pass_at_k(1)[0] for step, s in scores.items() if step in saved}
+    return max(found, key=lambda step: (found[step], -step), default=last)

@@ -15,12 +15,14 @@ import torch
 from sps.build import open_run
 from sps.config import load_recipe, parse_recipe
 from sps.errors import UserError
+from sps.evaluate.scores import count_scores
 from sps.loop import checkpoint_path, train
 from sps.phases import rl
 from sps.phases.schedule import Phase
 from sps.policy.checkpoint import latest_checkpoint
 from sps.policy.load import load_policy
 from sps.rollout.native import NativeEngine
+from sps.run import measure
 from sps.store.rollouts import RolloutStore
 from sps.track import read_records
 from sps.types import Verdict
@@ -500,6 +502,31 @@ def test_honest_selection_takes_the_best_on_validation(tmp_path):
     assert same_weights(chosen, dict(parts.policy.model.named_parameters()))
     written = json.loads((tmp_path / "run" / "evals" / "test.json").read_text())
     assert sum(written["per_question"].values()) == scores.correct_Q.sum()
+
+
+def test_the_best_of_the_saved_checkpoints_is_spared_and_selected(tmp_path, monkeypatch):
+    # Right of 4 on validation. The best of all, 3, is not saved; of those saved, 2 is the best.
+    right = {1: 1, 2: 3, 3: 4, 4: 2, 5: 0, 6: 1}
+
+    def faked(parts, this, name, problems, n, step):
+        if not name.startswith("validation-"):
+            return measure(parts, this, name, problems, n, step)
+        rows = [
+            {"problem_id": "q", "verdict": kind, "detail": "", "length": 1, "sum_logprob": -1.0}
+            for kind in ["correct"] * right[step] + ["wrong"] * (4 - right[step])
+        ]
+        return count_scores(["q"], 4, rows, None)
+
+    monkeypatch.setattr("sps.loop.measure", faked)
+    recipe = recipe_of(
+        evaluation={"select": "honest", "every": 1, "n": 4},
+        checkpoint={"every": 2, "keep": 1},
+        irl__steps=0,
+    )
+    run(recipe, tmp_path / "run")
+    saved = sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir())
+    assert saved == ["step-000002", "step-000006"]
+    assert told(tmp_path / "run")[-1]["selected"] == 2
 
 
 def test_paper_selection_takes_the_best_on_the_test_set(tmp_path):

@@ -63,6 +63,7 @@ def test_unknown_key_far_from_any_lists_the_known_ones(write):
         ("seed: -1", r"seed: .*greater than or equal to 0 \(got -1\)"),
         ("rl: {optimizer: {betas: [0.9, 1.0]}}", r"rl.optimizer.betas.1: .*less than 1"),
         ("irl: {optimizer: {betas: [1.0, 0.9]}}", r"irl.optimizer.betas.0: .*less than 1"),
+        ("evaluation: {select: honest, every: 0}", r"evaluation: select: honest .*every: 0 never"),
         ("rollout: {temperature: 0}", r"rollout.temperature: .*greater than 0"),
         ("[1, 2]", r"a recipe is a mapping of keys to values, not list"),
         ("", r"a recipe is a mapping of keys to values, not NoneType"),
