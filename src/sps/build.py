@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -347,19 +348,30 @@ def _forget(parts: Parts, run: Run) -> None:
     def forget() -> dict[int, Scores]:
         parts.store.forget_after(run.start)
         run.track.forget_after(run.start)
-        return _forget_evals(run)
+        return _forget_evals(run, parts.recipe.rl.steps)
 
     run.scores = parts.ranks.tell(forget)
 
 
-def _forget_evals(run: Run) -> dict[int, Scores]:
+def _forget_evals(run: Run, steps: int) -> dict[int, Scores]:
     """Validation scores up to the checkpoint are read back; later evaluations are dropped."""
     scores: dict[int, Scores] = {}
     known = {r["name"]: r["step"] for r in read_records(run.track.path) if r["kind"] == "eval"}
-    for path in (run.folder / "evals").glob("*.json"):
+    folder = run.folder / "evals"
+    for path in folder.glob("*.json"):
         if path.stem in known and path.stem.startswith("validation-"):
             scores[known[path.stem]] = read_scores(json.loads(path.read_text()))
         elif path.stem not in known:
             path.unlink()
             shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+    for path in folder.glob("*/"):
+        # Cut short, so without scores: its samples are of a policy that is no more.
+        if not path.with_name(f"{path.name}.json").exists() and _step(path.name, steps) > run.start:
+            shutil.rmtree(path)
     return scores
+
+
+def _step(evaluation: str, steps: int) -> int:
+    """The step that an evaluation is of: in its name, as in validation-000100, or else the last."""
+    found = re.search(r"-(\d+)", evaluation)
+    return int(found[1]) if found else steps

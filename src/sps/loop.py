@@ -14,7 +14,7 @@ from collections.abc import Container
 from sps.card import describe, rewrite_card
 from sps.evaluate.scores import Scores
 from sps.phases import Parts
-from sps.phases.irl import cut_off_warning, irl_every, irl_phase
+from sps.phases.irl import cut_off_warning, irl_every, irl_phase, phase_start
 from sps.phases.rl import gap_warning, rl_phase
 from sps.phases.schedule import Phase, schedule
 from sps.policy.checkpoint import forget_checkpoints, save_checkpoint, saved_checkpoints
@@ -29,7 +29,7 @@ def train(parts: Parts, run: Run) -> Scores | None:
         _reinforce(parts, run, phase)
         if phase.irl:
             _inverse(parts, run, phase)
-            _after_step(parts, run, phase.last)
+        _after_step(parts, run, phase.last)  # last: a run resumed here has all of the phase
     return _finish(parts, run)
 
 
@@ -45,11 +45,14 @@ def _reinforce(parts: Parts, run: Run, phase: Phase) -> None:
         if metrics.get("out_of_memory"):
             text = f"memory ran out; passes are now of {parts.budget.tokens} tokens"
             run.track.log("warning", step, text=text)
-        if settled and (step < phase.last or not phase.irl):
+        if settled and step < phase.last:
             _after_step(parts, run, step)
-    _read_meter(parts, run, phase, "rl", meter, parts.recipe.rl.lr)
+    first = phase_start(parts, phase)
+    # Resumed in mid-phase: the meter knows the policy since then alone, and says so.
+    since = {"since_step": phase.first - 1} if phase.first > first else {}
+    _read_meter(parts, run, phase, "rl", meter, parts.recipe.rl.lr, since)
     if not phase.irl and parts.ranks.main:
-        parts.store.close_phase(phase.first, phase.last, kept=set())
+        parts.store.close_phase(first, phase.last, kept=set())
 
 
 def _inverse(parts: Parts, run: Run, phase: Phase) -> None:
@@ -58,12 +61,14 @@ def _inverse(parts: Parts, run: Run, phase: Phase) -> None:
         run.track.log("irl", phase.last, phase=phase.number, **metrics)
         if text := cut_off_warning(metrics, parts.recipe.rollout.max_new_tokens):
             run.track.log("warning", phase.last, text=text)
-    _read_meter(parts, run, phase, "irl", meter, parts.recipe.irl.lr)
+    _read_meter(parts, run, phase, "irl", meter, parts.recipe.irl.lr, {})
 
 
-def _read_meter(parts: Parts, run: Run, phase: Phase, kind: str, meter: Meter, lr: float) -> None:
+def _read_meter(
+    parts: Parts, run: Run, phase: Phase, kind: str, meter: Meter, lr: float, since: dict[str, int]
+) -> None:
     moved = meter.read()
-    run.track.log("meter", phase.last, phase=phase.number, of=kind, **moved)
+    run.track.log("meter", phase.last, phase=phase.number, of=kind, **moved, **since)
     dtype = str(next(parts.policy.model.parameters()).dtype).removeprefix("torch.")
     warning = stood_still(kind, moved, lr, dtype, parts.recipe.meter.still)
     if warning:

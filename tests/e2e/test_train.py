@@ -23,6 +23,7 @@ from sps.policy.checkpoint import latest_checkpoint
 from sps.policy.load import load_policy
 from sps.rollout.native import NativeEngine
 from sps.run import measure
+from sps.store.evals import EvalStore
 from sps.store.rollouts import RolloutStore
 from sps.track import read_records
 from sps.types import Verdict
@@ -286,6 +287,66 @@ def test_resuming_is_exact_for_every_state_there_is(name, changes, tmp_path):
     assert killed_and_resumed(recipe, tmp_path / "run", kill_at("rl", 5)) == "step-000004"
     assert same_weights(weights(tmp_path / "run"), weights(tmp_path / "whole"))
     assert stored(tmp_path / "run") == stored(tmp_path / "whole")
+
+
+def meters(folder):
+    return [r for r in told(folder) if r["kind"] == "meter"]
+
+
+def files(folder):
+    return sorted(path.name for path in (folder / "rollouts").iterdir())
+
+
+@pytest.mark.parametrize("kind", ["meter", "checkpoint"])
+def test_plain_rl_killed_at_the_end_of_a_phase_has_all_of_it_when_resumed(kind, tmp_path):
+    recipe = recipe_of(irl__steps=0, irl__every=3, checkpoint__every=3)
+    run(recipe, tmp_path / "whole")
+    killed_and_resumed(recipe, tmp_path / "run", kill_at(kind, 3))
+    assert [r["step"] for r in meters(tmp_path / "whole")] == [3, 6]
+    assert meters(tmp_path / "run") == meters(tmp_path / "whole")
+    assert files(tmp_path / "whole") == [
+        "phase-000001-000003.parquet",
+        "phase-000004-000006.parquet",
+    ]
+    assert files(tmp_path / "run") == files(tmp_path / "whole")
+
+
+def test_a_run_resumed_in_mid_phase_merges_all_of_it_and_says_since_when_the_meter_reads(tmp_path):
+    recipe = recipe_of(irl__steps=0, irl__every=6)
+    run(recipe, tmp_path / "whole")
+    killed_and_resumed(recipe, tmp_path / "run", kill_at("rl", 5))
+    assert files(tmp_path / "run") == files(tmp_path / "whole") == ["phase-000001-000006.parquet"]
+    (whole,), (resumed,) = meters(tmp_path / "whole"), meters(tmp_path / "run")
+    assert "since_step" not in whole
+    assert resumed["since_step"] == 4  # the checkpoint
+    assert resumed["relative_update"] < whole["relative_update"]
+    card = (checkpoint_path(tmp_path / "run", 6) / "README.md").read_text()
+    assert "The last RL phase, from step 4 up to step 6, moved" in card
+
+
+@pytest.mark.parametrize("name", ["validation-000006", "test"])
+def test_samples_of_a_later_step_that_was_cut_short_are_drawn_again(name, tmp_path):
+    recipe = recipe_of(evaluation={"every": 6, "n": 4, "validation_n": 4}, irl__steps=0)
+    run(recipe, tmp_path / "whole")
+    with pytest.raises(Killed):
+        run(recipe, tmp_path / "run", listeners=[kill_at("rl", 5)])
+    store = EvalStore(tmp_path / "run" / "evals" / name)  # of the policy that was lost
+    whole = EvalStore(tmp_path / "whole" / "evals" / name).read()
+    for row in whole:
+        store.append({**row, "verdict": "correct"})
+    store.flush()
+    run(recipe, tmp_path / "run", resume=True)
+    assert EvalStore(store.folder).read() == whole
+    assert {r["verdict"] for r in whole} > {"correct"}
+
+
+def test_samples_of_the_end_that_was_cut_short_are_kept_when_it_is_resumed_there(tmp_path):
+    recipe = recipe_of(evaluation={"every": 0, "n": 4}, irl__steps=0)
+    with pytest.raises(Killed):
+        run(recipe, tmp_path / "run", listeners=[kill_at("checkpoint", 6)])
+    EvalStore(tmp_path / "run" / "evals" / "test")
+    open_run(recipe, tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "evals" / "test").is_dir()
 
 
 def test_checkpoints_wait_for_the_end_of_a_generation_and_resume_is_exact(tmp_path):
