@@ -24,7 +24,7 @@ from sps.evaluate.scores import Scores, read_scores
 from sps.phases import Parts
 from sps.phases.irl import make_irl_optimizer
 from sps.policy import tiny
-from sps.policy.checkpoint import latest_checkpoint, load_trainer, load_weights
+from sps.policy.checkpoint import forget_drafts, latest_checkpoint, load_trainer, load_weights
 from sps.policy.load import Policy, load_policy, prepare_training
 from sps.policy.meter import Probe
 from sps.policy.shard import set_optimizer_state, shard
@@ -348,6 +348,7 @@ def _forget(parts: Parts, run: Run) -> None:
     def forget() -> dict[int, Scores]:
         parts.store.forget_after(run.start)
         run.track.forget_after(run.start)
+        forget_drafts(run.folder / "checkpoints")
         return _forget_evals(run, parts.recipe.rl.steps)
 
     run.scores = parts.ranks.tell(forget)

@@ -349,6 +349,29 @@ def test_samples_of_the_end_that_was_cut_short_are_kept_when_it_is_resumed_there
     assert (tmp_path / "run" / "evals" / "test").is_dir()
 
 
+@pytest.mark.parametrize("saved", [0, 1], ids=["the_first", "a_later_one"])
+def test_a_checkpoint_whose_saving_was_killed_leaves_nothing_once_resumed(
+    saved, tmp_path, monkeypatch
+):
+    recipe, left = recipe_of(rl__steps=4, irl__steps=0), [saved]
+
+    def killed(*arguments, real=torch.save):
+        if not left[0]:
+            raise Killed
+        left[0] -= 1
+        real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", killed)
+        patch.setattr("os.getpid", lambda: 99)  # a resumed run is another process
+        with pytest.raises(Killed):
+            run(recipe, tmp_path / "run")
+    folder = tmp_path / "run" / "checkpoints"
+    assert len([*folder.glob("*.99.draft")]) == 1
+    run(recipe, tmp_path / "run", resume=True)
+    assert sorted(p.name for p in folder.iterdir()) == ["step-000002", "step-000004"]
+
+
 def test_checkpoints_wait_for_the_end_of_a_generation_and_resume_is_exact(tmp_path):
     recipe = recipe_of(
         rl__algorithm={"type": "gspo", "steps_per_generation": 4}, irl__steps=0, irl__every=6
