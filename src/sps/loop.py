@@ -20,6 +20,7 @@ from sps.phases.schedule import Phase, schedule
 from sps.policy.checkpoint import forget_checkpoints, save_checkpoint, saved_checkpoints
 from sps.policy.meter import Meter, stood_still
 from sps.run import Run, checkpoint_path, measure, use_checkpoint
+from sps.types import Metrics
 
 
 def train(parts: Parts, run: Run) -> Scores | None:
@@ -35,9 +36,10 @@ def train(parts: Parts, run: Run) -> Scores | None:
 
 def _reinforce(parts: Parts, run: Run, phase: Phase) -> None:
     meter = Meter(parts.policy.scorer, parts.probe)
-    far = ""  # said once a phase
+    far, learnt = "", False  # `far` is said once a phase
     for step, metrics, settled in rl_phase(parts, phase):
         run.track.log("rl", step, phase=phase.number, **metrics)
+        learnt |= metrics["used"] > 0
         if not far:
             far = gap_warning(metrics, parts.recipe.rollout.gap_warn, parts.recipe.model.dtype)
             if far:
@@ -49,28 +51,30 @@ def _reinforce(parts: Parts, run: Run, phase: Phase) -> None:
             _after_step(parts, run, step)
     first = phase_start(parts, phase)
     # Resumed in mid-phase: the meter knows the policy since then alone, and says so.
-    since = {"since_step": phase.first - 1} if phase.first > first else {}
-    _read_meter(parts, run, phase, "rl", meter, parts.recipe.rl.lr, since)
+    since: Metrics = {"since_step": phase.first - 1} if phase.first > first else {}
+    _read_meter(parts, run, phase, "rl", meter, learnt, since)
     if not phase.irl and parts.ranks.main:
         parts.store.close_phase(first, phase.last, kept=set())
 
 
 def _inverse(parts: Parts, run: Run, phase: Phase) -> None:
-    meter = Meter(parts.policy.scorer, parts.probe)
+    meter, learnt = Meter(parts.policy.scorer, parts.probe), False
     for metrics in irl_phase(parts, phase):
         run.track.log("irl", phase.last, phase=phase.number, **metrics)
+        learnt |= metrics.get("kept", 0) > 0
         if text := cut_off_warning(metrics, parts.recipe.rollout.max_new_tokens):
             run.track.log("warning", phase.last, text=text)
-    _read_meter(parts, run, phase, "irl", meter, parts.recipe.irl.lr, {})
+    _read_meter(parts, run, phase, "irl", meter, learnt, {})
 
 
 def _read_meter(
-    parts: Parts, run: Run, phase: Phase, kind: str, meter: Meter, lr: float, since: dict[str, int]
+    parts: Parts, run: Run, phase: Phase, kind: str, meter: Meter, learnt: bool, since: Metrics
 ) -> None:
     moved = meter.read()
     run.track.log("meter", phase.last, phase=phase.number, of=kind, **moved, **since)
     dtype = str(next(parts.policy.model.parameters()).dtype).removeprefix("torch.")
-    warning = stood_still(kind, moved, lr, dtype, parts.recipe.meter.still)
+    lr = getattr(parts.recipe, kind).lr
+    warning = stood_still(kind, moved, lr, dtype, parts.recipe.meter.still, learnt)
     if warning:
         run.track.log("warning", phase.last, text=warning)
 

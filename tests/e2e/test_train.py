@@ -456,6 +456,19 @@ def test_the_papers_irl_lr_is_warned_about_and_the_tuned_one_is_not(tmp_path):
     assert not [r for r in told(tmp_path / "tuned") if r["kind"] == "warning"]
 
 
+def test_a_phase_in_which_no_group_disagrees_says_so(tmp_path):
+    # One token is never an answer: every group is all wrong. No right one is there to be kept.
+    recipe = recipe_of(rollout__max_new_tokens=1, irl__selector={"type": "positive"})
+    run(recipe, tmp_path / "run")
+    texts = [r["text"] for r in told(tmp_path / "run") if r["kind"] == "warning"]
+    assert ["both right and wrong answers" in text for text in texts] == [True, False] * 2
+    assert ["the irl phase had nothing to learn from" in text for text in texts] == [
+        False,
+        True,
+    ] * 2
+    assert not any("Raise" in text for text in texts)
+
+
 # A draw is 16 completions of 2 s each. A verdict takes 0.25 s in `submit` and 1 s of waiting.
 # DAPO finds that all groups agree and draws 1 + 2 times; GSPO draws for two steps at once.
 @pytest.mark.parametrize(
