@@ -19,6 +19,7 @@ from sps.compare import Extra, Job, compare, plan
 from sps.config import Recipe, load_recipe
 from sps.errors import UserError
 from sps.ranks import join_ranks
+from sps.report.trackers import find_tracker, follow
 from sps.track import Listener
 
 console = Console()
@@ -66,6 +67,7 @@ def run_compare(
     fixed, swept = (paths[:-1], _swept(paths[-1], overrides, sweep)) if sweep else (paths, [])
     recipes = _named([*(load_recipe(path, overrides) for path in fixed), *swept])
     extras = _extras(next(iter(recipes)), recipes, early, hot)
+    _find_trackers(list(recipes.values()))
     _refuse_too_large(list(recipes.values()))
     _base(recipes)
     jobs = plan(recipes, seeds, out, extras, threads=1)
@@ -87,13 +89,13 @@ def run_train(path: Path, out: Path | None, resume: bool, overrides: list[str]) 
     folder = out or Path("runs") / recipe.name
     ranks = join_ranks(recipe.model.place)
     if ranks.main:
+        _find_trackers([recipe])
         _base({recipe.name: recipe})
     else:
         console.quiet = True
     from sps.build import open_run
     from sps.loop import train
     from sps.report.live import Progress
-    from sps.report.trackers import make_tracker
 
     if ranks.accelerator:
         how = "DeepSpeed" if ranks.deepspeed else "FSDP2"
@@ -102,10 +104,8 @@ def run_train(path: Path, out: Path | None, resume: bool, overrides: list[str]) 
     show = Progress(recipe.rl.steps, recipe.name) if ranks.main else nullcontext()
     with show as progress:
         listeners: list[Listener] = [progress] if progress else []
-        if recipe.track and ranks.main:
-            resolved = recipe.model_dump(mode="json")
-            listeners.append(make_tracker(recipe.track, recipe.name, folder, resolved))
         parts, run = open_run(recipe, folder, resume, listeners, ranks)
+        follow(run.track, recipe, recipe.name)
         if run.start:
             console.print(f"resumed after step {run.start}")
         scores = train(parts, run)
@@ -294,6 +294,13 @@ def _base(recipes: dict[str, Recipe]) -> None:
                     f"making the base policy: step {step}/{of}, loss {loss:.3f}"
                 ),
             )
+
+
+def _find_trackers(recipes: list[Recipe]) -> None:
+    """Before any work: one that is not installed is said at once."""
+    for recipe in recipes:
+        if recipe.track:
+            find_tracker(recipe.track)
 
 
 def _refuse_too_large(recipes: list[Recipe]) -> None:

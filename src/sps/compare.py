@@ -107,10 +107,12 @@ def run_job(job: Job) -> Summaries:
     # Imported here: the parent process never needs torch.
     from sps.build import open_run
     from sps.loop import train
+    from sps.report.trackers import follow
     from sps.run import measure
 
     parts, run = open_run(job.recipe, job.folder, resume=(job.folder / "recipe.yaml").exists())
     if job.train:
+        follow(run.track, job.recipe, f"{job.method} seed {job.recipe.seed}")
         scores = train(parts, run)
         if scores is None:
             raise UserError(
