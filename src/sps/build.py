@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from sps.config import Recipe, Rollouts, dump_recipe, load_recipe
+from sps.config import Recipe, Rollouts, differences, dump_recipe, load_recipe
 from sps.config_tasks import ChoiceTask, CountdownTask, GymTask, MathTask
 from sps.data.benchmarks import load_benchmark
 from sps.data.load import Columns, load_problems
@@ -315,18 +315,9 @@ def _same_run(recipe: Recipe, folder: Path, resume: bool) -> None:
             "another folder with --out"
         )
     before = load_recipe(folder / "recipe.yaml")
-    changed = list(_differences(before.model_dump(), recipe.model_dump()))
+    changed = list(differences(before.model_dump(), recipe.model_dump()))
     if changed:
         raise UserError(f"{folder}: cannot resume, the recipe changed: {'; '.join(changed)}")
-
-
-def _differences(old: dict, new: dict, place: str = "") -> Iterator[str]:
-    for key in sorted({*old, *new}):
-        a, b = old.get(key), new.get(key)
-        if isinstance(a, dict) and isinstance(b, dict):
-            yield from _differences(a, b, f"{place}{key}.")
-        elif a != b:
-            yield f"{place}{key} was {a!r}, is {b!r}"
 
 
 def _restore(parts: Parts, run: Run, checkpoint: Path) -> None:

@@ -34,8 +34,9 @@ _QUICK = [
 ]
 
 
-def run_demo(out: Path, seeds: int, quick: bool, again: bool) -> None:
+def run_demo(out: Path | None, seeds: int, quick: bool, again: bool) -> None:
     """Base, GRPO, SPS at the paper's and a tuned learning rate, early-stopped and hotter GRPO."""
+    out = out or Path("runs") / ("demo-quick" if quick else "demo")
     if again and (out / "results.json").exists():
         shutil.rmtree(out)
     names = ["countdown_grpo.yaml", "countdown_sps.yaml", "countdown_sps_paper.yaml"]

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from sps.algo.passk import mean_interval, paired
-from sps.config import Recipe
+from sps.config import Recipe, differences, load_recipe
 from sps.errors import UserError
 from sps.evaluate.scores import Scores, read_scores
 from sps.track import read_records
@@ -70,6 +70,8 @@ def plan(
 def compare(jobs: list[Job], out: Path, watch: Watch, workers: int | None = None) -> dict[str, Any]:
     """Run every job, collect the scores, write results.json."""
     began = time.time()
+    for job in jobs:
+        refuse_other(job)
     gpus = _gpus(jobs)
     workers = min(len(jobs), workers or gpus or os.cpu_count() or 1)
     out.mkdir(parents=True, exist_ok=True)
@@ -103,6 +105,7 @@ def run_job(job: Job) -> Summaries:
     """One job, in a worker process. A job that ended before is read from its folder."""
     written = job.folder / "result.json"
     if written.exists():
+        refuse_other(job)
         return json.loads(written.read_text())
     # Imported here: the parent process never needs torch.
     from sps.build import open_run
@@ -134,6 +137,7 @@ def run_extra(job: Job) -> Summaries:
     from sps.run import checkpoint_path
     from sps.store.evals import EvalStore
 
+    refuse_other(job)
     recipe, extra = job.recipe, job.extras[0]
     how, step = recipe.evaluation, extra.step or recipe.rl.steps
     heat = how.temperature if extra.temperature is None else extra.temperature
@@ -152,6 +156,29 @@ def run_extra(job: Job) -> Summaries:
         verifier.close()
         _write(written, scores.summary())
     return {extra.name: json.loads(written.read_text())}
+
+
+# What the scores of an untrained policy depend on.
+_MEASURED = {
+    "model": True,
+    "task": True,
+    "rollout": {"engine", "max_new_tokens"},
+    "evaluation": {"n", "temperature", "top_p", "top_k", "seed"},
+}
+
+
+def refuse_other(job: Job) -> None:
+    """What a job's folder holds must be of its recipe: the result of another is not its result."""
+    if not any((job.folder / name).exists() for name in ("result.json", "metrics.jsonl")):
+        return
+    only = None if job.train or job.extras else _MEASURED
+    before, now = load_recipe(job.folder / "recipe.yaml"), job.recipe
+    changed = [*differences(before.model_dump(include=only), now.model_dump(include=only))]
+    if changed:
+        raise UserError(
+            f"{job.folder}: it holds a run of another recipe: {'; '.join(changed)}. Choose another "
+            "folder with --out, or remove this one"
+        )
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -210,6 +210,16 @@ def parse_recipe(tree: Mapping[str, Any], source: str) -> Recipe:
 def dump_recipe(recipe: Recipe) -> str:
     """The resolved recipe as YAML, every default written out."""
     return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
+
+
+def differences(old: Mapping, new: Mapping, place: str = "") -> Iterator[str]:
+    """What changed from one recipe's tree to another's, a few words a key."""
+    for key in sorted({*old, *new}):
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            yield from differences(a, b, f"{place}{key}.")
+        elif a != b:
+            yield f"{place}{key} was {a!r}, is {b!r}"
 
 
 def _read_tree(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:

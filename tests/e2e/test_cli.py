@@ -156,7 +156,7 @@ def test_the_runs_of_a_comparison_are_tracked_too(tmp_path, board):
     assert list(board) == [tmp_path / "sps" / "tensorboard"]
 
 
-def test_compare_writes_results_in_the_promised_form(tmp_path):
+def test_compare_writes_results_in_the_promised_form(tmp_path, capsys):
     grpo = ROOT / "recipes" / "demo" / "countdown_grpo.yaml"
     out = tmp_path / "out"
     arguments = ["--seeds", 2, "--out", out, "--early", "2", "--hot", "1.5", *SMALL]
@@ -180,6 +180,18 @@ def test_compare_writes_results_in_the_promised_form(tmp_path):
     assert sps("compare", grpo, SPS, *arguments) == 0
     again = json.loads((out / "results.json").read_text())
     assert again["methods"] == results["methods"]
+    # With another recipe it does not.
+    capsys.readouterr()
+    text = said(capsys, "compare", grpo, SPS, *arguments, "--set", "rl.lr=1e-6")
+    assert "seed-0: it holds a run of another recipe: rl.lr was 0.0002, is 1e-06" in text
+
+
+def test_the_quick_demo_has_a_folder_of_its_own(monkeypatch):
+    went = []
+    monkeypatch.setattr("sps.commands.run_compare", lambda paths, seeds, out, *_: went.append(out))
+    for arguments in ([], ["--quick"], ["--quick", "--out", "there"]):
+        assert sps("demo", *arguments) == 0
+    assert went == [Path("runs/demo"), Path("runs/demo-quick"), Path("there")]
 
 
 def test_early_stop_without_a_checkpoint_is_refused(tmp_path, capsys):
