@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
@@ -15,7 +16,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from sps.compare import Extra, Job, compare, plan
+from sps.compare import Extra, Job, compare, plan, saved_steps
 from sps.config import Recipe, load_recipe
 from sps.errors import UserError
 from sps.ranks import join_ranks
@@ -256,21 +257,41 @@ def _named(recipes: list[Recipe]) -> dict[str, Recipe]:
         raise UserError(
             "two of the recipes have the same `name`; the table could not tell them apart"
         )
+    if "base" in named:
+        raise UserError(
+            "a recipe has `name: base`, which is the untrained policy's; give it another"
+        )
+    sizes = {recipe.evaluation.n: name for name, recipe in named.items()}
+    if len(sizes) > 1:
+        told = ", ".join(f"{n} of {name}" for n, name in sizes.items())
+        raise UserError(f"evaluation.n differs ({told}); compare with one: --set evaluation.n=128")
     return named
 
 
 def _extras(first: str, recipes: dict[str, Recipe], early: str, hot: str) -> dict[str, list[Extra]]:
     """Early stops and hotter sampling of the first method: free, and so to be beaten."""
     recipe = recipes[first]
-    steps = [int(_number(x, "--early")) for x in early.split(",") if x]
+    steps = dict.fromkeys(_number(x, "--early") for x in early.split(",") if x)
+    rounds = recipe.rl.algorithm.steps_per_generation
+    if steps and rounds > 1 and recipe.irl.steps and not recipe.irl.every:
+        raise UserError(
+            f"--early: {first} draws for {rounds} steps at once, so where its checkpoints are "
+            "depends on where its phases end; set irl.every"
+        )
+    saved = saved_steps(recipe)
     for step in steps:
-        if step % (recipe.checkpoint.every or recipe.rl.steps):
+        if step not in saved:
             raise UserError(
-                f"--early {step}: {first} saves no checkpoint there; its checkpoint.every is "
-                f"{recipe.checkpoint.every}"
+                f"--early {step:g}: {first} leaves no checkpoint of that step; the nearest is of "
+                f"{min(saved, key=lambda s: abs(s - step))} (its rl.steps is {recipe.rl.steps}, "
+                f"its checkpoint.every is {recipe.checkpoint.every}, checkpoint.keep "
+                f"{recipe.checkpoint.keep}, rl.algorithm.steps_per_generation {rounds})"
             )
-    made = [Extra(f"{first} @{step}", step=step) for step in steps]
-    heats = [_number(x, "--hot") for x in hot.split(",") if x]
+    made = [Extra(f"{first} @{step}", step=step) for step in map(int, steps)]
+    heats = dict.fromkeys(_number(x, "--hot") for x in hot.split(",") if x)
+    for heat in heats:
+        if not 0 <= heat < math.inf:
+            raise UserError(f"--hot {heat:g}: a temperature is 0 or more, such as 1.2")
     return {first: made + [Extra(f"{first} T={t:g}", temperature=t) for t in heats]}
 
 

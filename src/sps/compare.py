@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from multiprocessing import get_context
 from multiprocessing.queues import Queue
 from pathlib import Path
@@ -65,6 +66,21 @@ def plan(
     jobs.sort(key=lambda job: -len(job.extras))
     first = jobs[0].recipe
     return [*jobs, Job("base", first, out / "base" / "eval", train=False)]
+
+
+def saved_steps(recipe: Recipe) -> list[int]:
+    """The RL steps whose checkpoints a run leaves, as its loop saves them; the best on validation,
+    which `keep` spares, is known to none before it."""
+    every, keep, total = recipe.checkpoint.every, recipe.checkpoint.keep, recipe.rl.steps
+    rounds = recipe.rl.algorithm.steps_per_generation
+    phase = recipe.irl.every if recipe.irl.steps else 0  # plain RL cuts no generation short
+    settled = [0]
+    for step in range(1, total + 1):
+        place = (step - 1) % phase + 1 if phase else step
+        if step == total or place == phase or place % rounds == 0:
+            settled.append(step)
+    due = [s for a, s in pairwise(settled) if s == total or (every and s // every > a // every)]
+    return due[-keep:]  # all where keep is 0
 
 
 def compare(jobs: list[Job], out: Path, watch: Watch, workers: int | None = None) -> dict[str, Any]:
@@ -139,7 +155,7 @@ def run_extra(job: Job) -> Summaries:
 
     refuse_other(job)
     recipe, extra = job.recipe, job.extras[0]
-    how, step = recipe.evaluation, extra.step or recipe.rl.steps
+    how, step = recipe.evaluation, recipe.rl.steps if extra.step is None else extra.step
     heat = how.temperature if extra.temperature is None else extra.temperature
     written = job.folder / "evals" / f"test-{step:06d}-{heat:g}.json"
     if not written.exists():
@@ -195,12 +211,25 @@ def summarise(jobs: list[Job], found: dict[str, Summaries]) -> dict[str, Any]:
             runs.setdefault(name, []).append(summary)
     scores = {name: [read_scores(s) for s in summaries] for name, summaries in runs.items()}
     order = ["base", *(name for name in runs if name != "base")]
+    for name in order:
+        _same_questions("base", scores["base"][0], name, scores[name])
     methods = {name: _method(scores[name], runs[name]) for name in order}
     first = jobs[0].method if len(jobs) > 1 else "base"
     pairs = [("base", b) for b in order[1:]]
     pairs += [(first, b) for b in order[1:] if b != first]
     rows = [row for a, b in pairs for row in _pair(a, b, scores[a], scores[b])]
     return {"methods": methods, "paired": rows, "reference": first}
+
+
+def _same_questions(a: str, known: Scores, b: str, scores: list[Scores]) -> None:
+    """Questions are paired by their place."""
+    for one in scores:
+        if one.ids != known.ids:
+            odd = ", ".join(sorted({*known.ids} ^ {*one.ids})[:3]) or "none, but in another order"
+            raise UserError(
+                f"{a} and {b} were evaluated on different questions ({len(known.ids)} and "
+                f"{len(one.ids)}; not in both: {odd}); give their recipes the same task"
+            )
 
 
 def _method(scores: list[Scores], summaries: list[dict[str, Any]]) -> dict[str, Any]:

@@ -13,13 +13,14 @@ import pytest
 import torch
 
 from sps.build import open_run
+from sps.compare import saved_steps
 from sps.config import load_recipe, parse_recipe
 from sps.errors import UserError
 from sps.evaluate.scores import count_scores
 from sps.loop import checkpoint_path, train
 from sps.phases import rl
 from sps.phases.schedule import Phase
-from sps.policy.checkpoint import latest_checkpoint
+from sps.policy.checkpoint import latest_checkpoint, saved_checkpoints
 from sps.policy.load import load_policy
 from sps.rollout.native import NativeEngine
 from sps.run import measure
@@ -379,6 +380,28 @@ def test_checkpoints_wait_for_the_end_of_a_generation_and_resume_is_exact(tmp_pa
     run(recipe, tmp_path / "whole")
     assert killed_and_resumed(recipe, tmp_path / "run", kill_at("rl", 5)) == "step-000004"
     assert same_weights(weights(tmp_path / "run"), weights(tmp_path / "whole"))
+
+
+TWO = {"type": "gspo", "steps_per_generation": 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "steps"),
+    [
+        ({}, [2, 4, 6]),
+        ({"checkpoint": {"every": 0}}, [6]),
+        ({"checkpoint": {"every": 1, "keep": 2}}, [5, 6]),
+        # Generations end at 2, 4, 6 in plain RL, and at 2, 3, 5, 6 where IRL follows step 3.
+        ({"rl__algorithm": TWO, "checkpoint__every": 3, "irl__steps": 0}, [4, 6]),
+        ({"rl__algorithm": TWO, "checkpoint__every": 1}, [2, 3, 5, 6]),
+        ({"rl__algorithm": TWO, "checkpoint__every": 4}, [5, 6]),
+    ],
+)
+def test_the_checkpoints_a_run_leaves_are_known_before_it(changes, steps, tmp_path):
+    recipe = recipe_of(**changes)
+    assert saved_steps(recipe) == steps
+    run(recipe, tmp_path / "run")
+    assert list(saved_checkpoints(tmp_path / "run" / "checkpoints")) == steps
 
 
 def test_kept_rollouts_are_two_of_each_group_and_follow_l2te(tmp_path):

@@ -8,9 +8,11 @@ from queue import Queue
 import pytest
 import torch
 
-from sps.compare import Extra, Job, _gpus, _take_card, run_extra, run_job
+from sps.commands import _extras, _named
+from sps.compare import Extra, Job, _gpus, _take_card, plan, run_extra, run_job, summarise
 from sps.config import dump_recipe, parse_recipe
 from sps.errors import UserError
+from sps.evaluate.scores import count_scores
 
 
 def job(**model):
@@ -79,3 +81,98 @@ def test_the_base_is_the_same_for_every_recipe_that_measures_it_alike(tmp_path):
     ]:
         with pytest.raises(UserError, match=f"another recipe: {key} was"):
             run_job(replace(base, recipe=parse_recipe(tree, "test")))
+
+
+def summary(right):
+    """The scores of questions with so many right samples of 4."""
+    rows = [
+        {"problem_id": q, "verdict": kind, "detail": "", "length": 1, "sum_logprob": -1.0}
+        for q, count in right.items()
+        for kind in ["correct"] * count + ["wrong"] * (4 - count)
+    ]
+    return count_scores(list(right), 4, rows, None).summary()
+
+
+def results(a, b):
+    """Of a base, a method a and a method b, from right samples by question."""
+    jobs = plan({name: parse_recipe({"name": name}, "") for name in "ab"}, 1, Path("out"), {}, 1)
+    right = {"a": a, "b": b, "base": {"q1": 0, "q2": 0}}
+    return summarise(jobs, {str(j.folder): {j.method: summary(right[j.method])} for j in jobs})
+
+
+def test_methods_are_paired_on_the_same_questions_alone():
+    a, b = {"q1": 1, "q2": 2}, {"q1": 2, "q2": 4}
+    rows = {(r["a"], r["b"], r["k"]): r["delta"][0] for r in results(a, b)["paired"]}
+    assert rows["a", "b", 1] == (1 / 4 + 2 / 4) / 2
+    with pytest.raises(UserError, match=r"base and b .*\(2 and 2; not in both: q2, x2\).*task"):
+        results(a, {"q1": 2, "x2": 4})
+    with pytest.raises(UserError, match=r"base and a .*\(2 and 3; not in both: q3\)"):
+        results({**a, "q3": 1}, b)
+    with pytest.raises(UserError, match=r"base and b .*in another order"):
+        results(a, {"q2": 4, "q1": 2})
+
+
+@pytest.mark.parametrize(
+    ("trees", "message"),
+    [
+        ([{"name": "base"}], "`name: base`, which is the untrained policy's"),
+        ([{"name": "a"}, {"name": "a"}], "the same `name`"),
+        (
+            [{"name": "a"}, {"name": "b", "evaluation": {"n": 8}}],
+            r"evaluation.n differs \(128 of a, 8 of b\)",
+        ),
+    ],
+)
+def test_recipes_that_cannot_be_compared_are_refused(trees, message):
+    with pytest.raises(UserError, match=message):
+        _named([parse_recipe(tree, "test") for tree in trees])
+
+
+def extras(early, hot="", **tree):
+    """Of 300 steps, saved every 100 unless told otherwise."""
+    recipe = parse_recipe({"checkpoint": {"every": 100}, "irl": {"steps": 0}, **tree}, "test")
+    return _extras("x", {"x": recipe}, early, hot)["x"]
+
+
+def test_extras_by_hand():
+    assert extras("100,300,100", "0,1.2") == [
+        Extra("x @100", step=100),
+        Extra("x @300", step=300),
+        Extra("x T=0", temperature=0.0),
+        Extra("x T=1.2", temperature=1.2),
+    ]
+
+
+GSPO = {"rl": {"algorithm": {"type": "gspo", "steps_per_generation": 4}}}
+
+
+@pytest.mark.parametrize(
+    ("early", "hot", "tree", "message"),
+    [
+        ("0", "", {}, r"--early 0: x leaves no checkpoint of that step; the nearest is of 100"),
+        ("400", "", {}, r"--early 400: .*nearest is of 300 \(its rl.steps is 300"),
+        ("100.5", "", {}, r"--early 100.5: .*nearest is of 100"),
+        ("nan", "", {}, r"--early nan"),
+        ("inf", "", {}, r"--early inf"),
+        ("-100", "", {}, r"--early -100"),
+        ("100", "", {"checkpoint": {"every": 0}}, r"nearest is of 300 .*checkpoint.every is 0"),
+        ("100", "", {"checkpoint": {"every": 100, "keep": 1}}, r"of 300 .*checkpoint.keep 1"),
+        # Drawn for 4 steps at once, the first save after 50 steps is at 52.
+        ("50", "", {**GSPO, "checkpoint": {"every": 50}}, r"of 52 .*steps_per_generation 4"),
+        ("100", "", {**GSPO, "irl": {"steps": 1}}, r"--early: x draws for 4 steps .*set irl.every"),
+        ("", "-1", {}, r"--hot -1: a temperature is 0 or more"),
+        ("", "nan", {}, r"--hot nan"),
+        ("", "inf", {}, r"--hot inf"),
+        ("", "warm", {}, r"--hot: 'warm' is not a number"),
+    ],
+)
+def test_extras_that_a_run_will_not_have_are_refused(early, hot, tree, message):
+    with pytest.raises(UserError, match=message):
+        extras(early, hot, **tree)
+
+
+def test_step_0_is_not_the_last(tmp_path):
+    one = finished(tmp_path / "x", {"rl": {"steps": 200}}, extras=(Extra("x @0", step=0),))
+    (one.folder / "evals" / "test-000000-1.json").write_text('{"n": 0}')
+    assert run_extra(one) == {"x @0": {"n": 0}}
+    assert run_extra(replace(one, extras=(Extra("x"),))) == {"x": {"n": 8}}
