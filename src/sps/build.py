@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sps.config import Recipe, Rollouts, dump_recipe, load_recipe
+from sps.config import Recipe, Rollouts, differences, dump_recipe, load_recipe
 from sps.config_tasks import ChoiceTask, CountdownTask, GymTask, MathTask, check_embedded
 from sps.data.benchmarks import load_benchmark
 from sps.data.load import Columns, load_problems
@@ -24,7 +25,7 @@ from sps.evaluate.scores import Scores, read_scores
 from sps.phases import Parts
 from sps.phases.irl import make_irl_optimizer
 from sps.policy import tiny
-from sps.policy.checkpoint import latest_checkpoint, load_trainer, load_weights
+from sps.policy.checkpoint import forget_drafts, latest_checkpoint, load_trainer, load_weights
 from sps.policy.load import Policy, best_threads, load_policy, pick_dtype, prepare_training
 from sps.policy.meter import Probe
 from sps.policy.shard import set_optimizer_state, shard
@@ -321,21 +322,12 @@ def _same_run(recipe: Recipe, folder: Path, resume: bool) -> None:
             "another folder with --out"
         )
     before = load_recipe(folder / "recipe.yaml")
-    changed = list(_differences(before.model_dump(), recipe.model_dump()))
+    changed = list(differences(before.model_dump(), recipe.model_dump()))
     if changed:
         raise UserError(
             f"{folder}: cannot resume, the recipe changed: {'; '.join(changed)}. Give the old "
             "values, or choose another folder with --out"
         )
-
-
-def _differences(old: dict, new: dict, place: str = "") -> Iterator[str]:
-    for key in sorted({*old, *new}):
-        a, b = old.get(key), new.get(key)
-        if isinstance(a, dict) and isinstance(b, dict):
-            yield from _differences(a, b, f"{place}{key}.")
-        elif a != b:
-            yield f"{place}{key} was {a!r}, is {b!r}"
 
 
 def _restore(parts: Parts, run: Run, checkpoint: Path) -> None:
@@ -357,19 +349,31 @@ def _forget(parts: Parts, run: Run) -> None:
     def forget() -> dict[int, Scores]:
         parts.store.forget_after(run.start)
         run.track.forget_after(run.start)
-        return _forget_evals(run)
+        forget_drafts(run.folder / "checkpoints")
+        return _forget_evals(run, parts.recipe.rl.steps)
 
     run.scores = parts.ranks.tell(forget)
 
 
-def _forget_evals(run: Run) -> dict[int, Scores]:
+def _forget_evals(run: Run, steps: int) -> dict[int, Scores]:
     """Validation scores up to the checkpoint are read back; later evaluations are dropped."""
     scores: dict[int, Scores] = {}
     known = {r["name"]: r["step"] for r in read_records(run.track.path) if r["kind"] == "eval"}
-    for path in (run.folder / "evals").glob("*.json"):
+    folder = run.folder / "evals"
+    for path in folder.glob("*.json"):
         if path.stem in known and path.stem.startswith("validation-"):
             scores[known[path.stem]] = read_scores(json.loads(path.read_text()))
         elif path.stem not in known:
             path.unlink()
             shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+    for path in folder.glob("*/"):
+        # Cut short, so without scores: its samples are of a policy that is no more.
+        if not path.with_name(f"{path.name}.json").exists() and _step(path.name, steps) > run.start:
+            shutil.rmtree(path)
     return scores
+
+
+def _step(evaluation: str, steps: int) -> int:
+    """The step that an evaluation is of: in its name, as in validation-000100, or else the last."""
+    found = re.search(r"-(\d+)", evaluation)
+    return int(found[1]) if found else steps

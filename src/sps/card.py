@@ -281,9 +281,10 @@ def _squeeze(records: list[Record]) -> Iterator[str]:
     moved = {r["of"]: r for r in records if r["kind"] == "meter"}
     for kind, r in moved.items():
         kl = f"a KL of {r['kl']:.2e} a token on held-out rollouts and " if "kl" in r else ""
+        since = f" from step {r['since_step']}" if "since_step" in r else ""
         yield (
-            f"The last {kind.upper()} phase, up to step {r['step']}, moved the policy by {kl}"
-            f"{r['relative_update']:.2e} of the size of its weights."
+            f"The last {kind.upper()} phase,{since} up to step {r['step']}, moved the policy by "
+            f"{kl}{r['relative_update']:.2e} of the size of its weights."
         )
 
 

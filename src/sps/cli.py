@@ -56,9 +56,10 @@ def program(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Where the runs, results and report go.")] = Path(
-        "runs/demo"
-    ),
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where all goes. Default: runs/demo, or runs/demo-quick with --quick."),
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each method.")] = 3,
     quick: Annotated[bool, typer.Option(help="A smoke test in under a minute.")] = False,
     again: Annotated[bool, typer.Option(help="Throw away an earlier demo in the folder.")] = False,

@@ -17,10 +17,12 @@ from rich.live import Live
 from rich.status import Status
 from rich.table import Table
 
-from sps.compare import Extra, Job, compare, plan
+from sps.compare import Job, compare, plan
 from sps.config import Recipe, load_recipe
 from sps.errors import UserError
+from sps.methods import by_name, make_extras, sweep_recipe
 from sps.ranks import join_ranks
+from sps.report.trackers import find_tracker, follow
 from sps.track import Listener
 
 console = Console()
@@ -35,8 +37,9 @@ _QUICK = [
 ]
 
 
-def run_demo(out: Path, seeds: int, quick: bool, again: bool) -> None:
+def run_demo(out: Path | None, seeds: int, quick: bool, again: bool) -> None:
     """Base, GRPO, SPS at the paper's and a tuned learning rate, early-stopped and hotter GRPO."""
+    out = out or Path("runs") / ("demo-quick" if quick else "demo")
     if again and (out / "results.json").exists():
         shutil.rmtree(out)
     names = ["countdown_grpo.yaml", "countdown_sps.yaml", "countdown_sps_paper.yaml"]
@@ -76,9 +79,11 @@ def run_compare(
         raise UserError(
             "sps compare starts its own processes, one a GPU; run it without accelerate"
         )
-    fixed, swept = (paths[:-1], _swept(paths[-1], overrides, sweep)) if sweep else (paths, [])
-    recipes = _named([*(load_recipe(path, overrides) for path in fixed), *swept])
-    extras = _extras(next(iter(recipes)), recipes, early, hot)
+    swept = sweep_recipe(paths[-1], overrides, sweep) if sweep else []
+    fixed = paths[:-1] if sweep else paths
+    recipes = by_name([*(load_recipe(path, overrides) for path in fixed), *swept])
+    extras = make_extras(next(iter(recipes)), recipes, early, hot)
+    _find_trackers(list(recipes.values()))
     _refuse_too_large(list(recipes.values()))
     _base(recipes)
     jobs = plan(recipes, seeds, out, extras, threads=1)
@@ -100,13 +105,13 @@ def run_train(path: Path, out: Path | None, resume: bool, overrides: list[str]) 
     folder = out or Path("runs") / recipe.name
     ranks = join_ranks(recipe.model.place)
     if ranks.main:
+        _find_trackers([recipe])
         _base({recipe.name: recipe})
     else:
         console.quiet = True
     from sps.build import open_run
     from sps.loop import train
     from sps.report.live import Progress
-    from sps.report.trackers import make_tracker
 
     if ranks.accelerator:
         how = "DeepSpeed" if ranks.deepspeed else "FSDP2"
@@ -115,10 +120,8 @@ def run_train(path: Path, out: Path | None, resume: bool, overrides: list[str]) 
     show = Progress(recipe.rl.steps, recipe.name) if ranks.main else nullcontext()
     with show as progress:
         listeners: list[Listener] = [progress] if progress else []
-        if recipe.track and ranks.main:
-            resolved = recipe.model_dump(mode="json")
-            listeners.append(make_tracker(recipe.track, recipe.name, folder, resolved))
         parts, run = open_run(recipe, folder, resume, listeners, ranks)
+        follow(run.track, recipe, recipe.name)
         if run.start:
             console.print(f"resumed after step {run.start}")
         scores = train(parts, run)
@@ -249,54 +252,6 @@ def show_results(results: dict[str, Any]) -> None:
             )
 
 
-def _swept(path: Path, overrides: list[str], sweep: str) -> list[Recipe]:
-    """A recipe once for each value of one key: `irl.keep=1,2` makes `sps keep=1`, `sps keep=2`."""
-    key, _, listed = (part.strip() for part in sweep.partition("="))
-    values = [value.strip() for value in listed.split(",")]
-    if not key or not all(values):
-        raise UserError(f"--sweep {sweep}: write it as key.path=value,value: irl.keep=1,2,3")
-    twice = next((value for value in values if values.count(value) > 1), None)
-    if twice:
-        raise UserError(f"--sweep {sweep}: {twice} is there twice; give each value once")
-    made = []
-    for value in values:
-        recipe = load_recipe(path, [*overrides, f"{key}={value}"])
-        name = f"{recipe.name} {key.rpartition('.')[2]}={value}".replace("/", "_")  # of a folder
-        made.append(recipe.model_copy(update={"name": name}))
-    return made
-
-
-def _named(recipes: list[Recipe]) -> dict[str, Recipe]:
-    named = {recipe.name: recipe for recipe in recipes}
-    if len(named) < len(recipes):
-        raise UserError(
-            "two of the recipes have the same `name`; the table could not tell them apart"
-        )
-    return named
-
-
-def _extras(first: str, recipes: dict[str, Recipe], early: str, hot: str) -> dict[str, list[Extra]]:
-    """Early stops and hotter sampling of the first method: free, and so to be beaten."""
-    recipe = recipes[first]
-    steps = [int(_number(x, "--early")) for x in early.split(",") if x]
-    for step in steps:
-        if step % (recipe.checkpoint.every or recipe.rl.steps):
-            raise UserError(
-                f"--early {step}: {first} saves no checkpoint there; its checkpoint.every is "
-                f"{recipe.checkpoint.every}"
-            )
-    made = [Extra(f"{first} @{step}", step=step) for step in steps]
-    heats = [_number(x, "--hot") for x in hot.split(",") if x]
-    return {first: made + [Extra(f"{first} T={t:g}", temperature=t) for t in heats]}
-
-
-def _number(text: str, option: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise UserError(f"{option}: {text!r} is not a number; write for example 100,200") from None
-
-
 def _base(recipes: dict[str, Recipe]) -> None:
     """Make the embedded policies that are not there yet, once, before runs ask for them."""
     for recipe in recipes.values():
@@ -316,6 +271,13 @@ def _base(recipes: dict[str, Recipe]) -> None:
                 show.update(f"making the base policy: step {step}/{of}, loss {loss:.3f}")
 
             ensure_base(recipe, progress)
+
+
+def _find_trackers(recipes: list[Recipe]) -> None:
+    """Before any work: one that is not installed is said at once."""
+    for recipe in recipes:
+        if recipe.track:
+            find_tracker(recipe.track)
 
 
 def _refuse_too_large(recipes: list[Recipe]) -> None:

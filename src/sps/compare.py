@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from multiprocessing import get_context
 from multiprocessing.queues import Queue
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from sps.algo.passk import mean_interval, paired
-from sps.config import Recipe
+from sps.config import Recipe, differences, load_recipe
 from sps.errors import UserError
 from sps.evaluate.scores import Scores, read_scores
 from sps.track import read_records
@@ -67,9 +68,26 @@ def plan(
     return [*jobs, Job("base", first, out / "base" / "eval", train=False)]
 
 
+def saved_steps(recipe: Recipe) -> list[int]:
+    """The RL steps whose checkpoints a run leaves, as its loop saves them; the best on validation,
+    which `keep` spares, is known to none before it."""
+    every, keep, total = recipe.checkpoint.every, recipe.checkpoint.keep, recipe.rl.steps
+    rounds = recipe.rl.algorithm.steps_per_generation
+    phase = recipe.irl.every if recipe.irl.steps else 0  # plain RL cuts no generation short
+    settled = [0]
+    for step in range(1, total + 1):
+        place = (step - 1) % phase + 1 if phase else step
+        if step == total or place == phase or place % rounds == 0:
+            settled.append(step)
+    due = [s for a, s in pairwise(settled) if s == total or (every and s // every > a // every)]
+    return due[-keep:]  # all where keep is 0
+
+
 def compare(jobs: list[Job], out: Path, watch: Watch, workers: int | None = None) -> dict[str, Any]:
     """Run every job, collect the scores, write results.json."""
     began = time.time()
+    for job in jobs:
+        refuse_other(job)
     gpus = _gpus(jobs)
     workers = min(len(jobs), workers or gpus or os.cpu_count() or 1)
     out.mkdir(parents=True, exist_ok=True)
@@ -103,14 +121,17 @@ def run_job(job: Job) -> Summaries:
     """One job, in a worker process. A job that ended before is read from its folder."""
     written = job.folder / "result.json"
     if written.exists():
+        refuse_other(job)
         return json.loads(written.read_text())
     # Imported here: the parent process never needs torch.
     from sps.build import open_run
     from sps.loop import train
+    from sps.report.trackers import follow
     from sps.run import measure
 
     parts, run = open_run(job.recipe, job.folder, resume=(job.folder / "recipe.yaml").exists())
     if job.train:
+        follow(run.track, job.recipe, f"{job.method} seed {job.recipe.seed}")
         scores = train(parts, run)
         if scores is None:
             raise UserError(
@@ -132,8 +153,9 @@ def run_extra(job: Job) -> Summaries:
     from sps.run import checkpoint_path
     from sps.store.evals import EvalStore
 
+    refuse_other(job)
     recipe, extra = job.recipe, job.extras[0]
-    how, step = recipe.evaluation, extra.step or recipe.rl.steps
+    how, step = recipe.evaluation, recipe.rl.steps if extra.step is None else extra.step
     heat = how.temperature if extra.temperature is None else extra.temperature
     written = job.folder / "evals" / f"test-{step:06d}-{heat:g}.json"
     if not written.exists():
@@ -152,6 +174,29 @@ def run_extra(job: Job) -> Summaries:
     return {extra.name: json.loads(written.read_text())}
 
 
+# What the scores of an untrained policy depend on.
+_MEASURED = {
+    "model": True,
+    "task": True,
+    "rollout": {"engine", "max_new_tokens"},
+    "evaluation": {"n", "temperature", "top_p", "top_k", "seed"},
+}
+
+
+def refuse_other(job: Job) -> None:
+    """What a job's folder holds must be of its recipe: the result of another is not its result."""
+    if not any((job.folder / name).exists() for name in ("result.json", "metrics.jsonl")):
+        return
+    only = None if job.train or job.extras else _MEASURED
+    before, now = load_recipe(job.folder / "recipe.yaml"), job.recipe
+    changed = [*differences(before.model_dump(include=only), now.model_dump(include=only))]
+    if changed:
+        raise UserError(
+            f"{job.folder}: it holds a run of another recipe: {'; '.join(changed)}. Choose another "
+            "folder with --out, or remove this one"
+        )
+
+
 def _write(path: Path, content: dict[str, Any]) -> None:
     draft = path.with_suffix(".draft")
     draft.write_text(json.dumps(content, indent=1))
@@ -166,12 +211,25 @@ def summarise(jobs: list[Job], found: dict[str, Summaries]) -> dict[str, Any]:
             runs.setdefault(name, []).append(summary)
     scores = {name: [read_scores(s) for s in summaries] for name, summaries in runs.items()}
     order = ["base", *(name for name in runs if name != "base")]
+    for name in order:
+        _same_questions("base", scores["base"][0], name, scores[name])
     methods = {name: _method(scores[name], runs[name]) for name in order}
     first = jobs[0].method if len(jobs) > 1 else "base"
     pairs = [("base", b) for b in order[1:]]
     pairs += [(first, b) for b in order[1:] if b != first]
     rows = [row for a, b in pairs for row in _pair(a, b, scores[a], scores[b])]
     return {"methods": methods, "paired": rows, "reference": first}
+
+
+def _same_questions(a: str, known: Scores, b: str, scores: list[Scores]) -> None:
+    """Questions are paired by their place."""
+    for one in scores:
+        if one.ids != known.ids:
+            odd = ", ".join(sorted({*known.ids} ^ {*one.ids})[:3]) or "none, but in another order"
+            raise UserError(
+                f"{a} and {b} were evaluated on different questions ({len(known.ids)} and "
+                f"{len(one.ids)}; not in both: {odd}); give their recipes the same task"
+            )
 
 
 def _method(scores: list[Scores], summaries: list[dict[str, Any]]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -141,6 +141,15 @@ class Evaluation(Node):
     select: Literal["last", "honest", "paper"] = "last"
     # last: the final weights; honest: best Avg@n on validation; paper: best on the test set itself
 
+    @model_validator(mode="after")
+    def _validated(self) -> Evaluation:
+        if self.select == "honest" and not self.every:
+            raise ValueError(
+                "select: honest takes the best on the validation problems, and every: 0 never "
+                "evaluates there; set every to some RL steps, or select: last"
+            )
+        return self
+
 
 class Checkpoints(Node):
     """What is kept on disk."""
@@ -161,7 +170,7 @@ class Recipe(Node):
     """One run."""
 
     name: str = "run"
-    seed: int = 0
+    seed: NonNegative = 0
     threads: NonNegative = 0  # CPU threads; 0: one for a small policy, else as they are
     track: Literal["trackio", "wandb", "tensorboard"] | None = None  # also send the record there
     model: Model = Model()
@@ -208,6 +217,16 @@ def parse_recipe(tree: Mapping[str, Any], source: str, overrides: Sequence[str] 
 def dump_recipe(recipe: Recipe) -> str:
     """The resolved recipe as YAML, every default written out."""
     return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
+
+
+def differences(old: Mapping, new: Mapping, place: str = "") -> Iterator[str]:
+    """What changed from one recipe's tree to another's, a few words a key."""
+    for key in sorted({*old, *new}):
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            yield from differences(a, b, f"{place}{key}.")
+        elif a != b:
+            yield f"{place}{key} was {a!r}, is {b!r}"
 
 
 def _read_tree(path: Path, seen: tuple[Path, ...], child: Path | None = None) -> dict[str, Any]:

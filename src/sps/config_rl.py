@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from sps.config_tasks import Node, NonNegative, Positive, Rate, Share
+from sps.config_tasks import Node, NonNegative, Positive, Rate
 
 
 class Grpo(Node):
@@ -80,11 +80,13 @@ Algorithm = Annotated[
     BeforeValidator(_typed),
 ]
 
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
 
 class Optimizer(Node):
     """AdamW."""
 
-    betas: tuple[Share, Share] = (0.9, 0.999)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: Rate = 1e-8
     weight_decay: Rate = 0.0
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0

@@ -32,7 +32,7 @@ class CountdownTask(Node):
     low: NonNegative = 1
     high: Positive = 10
     max_value: Positive = 99  # of any intermediate result and of the target
-    seed: int = 0  # of the split
+    seed: NonNegative = 0  # of the split
     train: Positive = 1000
     validation: Positive = 200
     test: Positive = 200
@@ -60,7 +60,7 @@ class _DataTask(Node):
     config: str | None = None  # on the hub
     columns: Columns = Columns()
     subset: Positive | None = None  # training questions, drawn uniformly and nested; None: all
-    seed: int = 0  # of the subset and of what is held out
+    seed: NonNegative = 0  # of the subset and of what is held out
     validation: Positive = 64  # training questions held out
     benchmarks: tuple[str, ...] = ()  # the test set; without any, `test` questions are held out
     data_dir: str | None = None  # local copies of the benchmarks; None: from the hub
@@ -93,7 +93,7 @@ class GymTask(Node):
     type: Literal["gym"] = "gym"
     name: str  # as reasoning-gym calls it, such as basic_arithmetic
     settings: dict[str, Any] = {}  # its own settings, such as min_digits
-    seed: int = 0
+    seed: NonNegative = 0
     train: Positive = 1000
     validation: Positive = 100
     test: Positive = 200
@@ -101,6 +101,14 @@ class GymTask(Node):
     cut: Cut = "zero"
     time_limit: Seconds = 6.0
     workers: NonNegative = 0
+
+    @model_validator(mode="after")
+    def _own_settings(self) -> GymTask:
+        keys = {"seed": "task.seed", "size": "task.train, task.validation and task.test"}
+        for key, own in keys.items():
+            if key in self.settings:
+                raise ValueError(f"settings.{key}: leave it out and set {own} instead")
+        return self
 
 
 def _kind(value: Any) -> str:

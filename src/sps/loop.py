@@ -9,16 +9,18 @@ while not converged:
 from __future__ import annotations
 
 import time
+from collections.abc import Container
 
 from sps.card import describe, rewrite_card
 from sps.evaluate.scores import Scores
 from sps.phases import Parts
-from sps.phases.irl import cut_off_warning, irl_every, irl_phase
+from sps.phases.irl import cut_off_warning, irl_every, irl_phase, phase_start
 from sps.phases.rl import gap_warning, rl_phase
 from sps.phases.schedule import Phase, schedule
 from sps.policy.checkpoint import forget_checkpoints, save_checkpoint, saved_checkpoints
 from sps.policy.meter import Meter, stood_still
 from sps.run import Run, checkpoint_path, measure, use_checkpoint
+from sps.types import Metrics
 
 
 def train(parts: Parts, run: Run) -> Scores | None:
@@ -28,15 +30,16 @@ def train(parts: Parts, run: Run) -> Scores | None:
         _reinforce(parts, run, phase)
         if phase.irl:
             _inverse(parts, run, phase)
-            _after_step(parts, run, phase.last)
+        _after_step(parts, run, phase.last)  # last: a run resumed here has all of the phase
     return _finish(parts, run)
 
 
 def _reinforce(parts: Parts, run: Run, phase: Phase) -> None:
     meter = Meter(parts.policy.scorer, parts.probe)
-    far = ""  # said once a phase
+    far, learnt = "", False  # `far` is said once a phase
     for step, metrics, settled in rl_phase(parts, phase):
         run.track.log("rl", step, phase=phase.number, **metrics)
+        learnt |= metrics["used"] > 0
         if not far:
             far = gap_warning(metrics, parts.recipe.rollout.gap_warn)
             if far:
@@ -44,27 +47,34 @@ def _reinforce(parts: Parts, run: Run, phase: Phase) -> None:
         if metrics.get("out_of_memory"):
             text = f"memory ran out; passes are now of {parts.budget.tokens} tokens"
             run.track.log("warning", step, text=text)
-        if settled and (step < phase.last or not phase.irl):
+        if settled and step < phase.last:
             _after_step(parts, run, step)
-    _read_meter(parts, run, phase, "rl", meter, parts.recipe.rl.lr)
+    first = phase_start(parts, phase)
+    # Resumed in mid-phase: the meter knows the policy since then alone, and says so.
+    since: Metrics = {"since_step": phase.first - 1} if phase.first > first else {}
+    _read_meter(parts, run, phase, "rl", meter, learnt, since)
     if not phase.irl and parts.ranks.main:
-        parts.store.close_phase(phase.first, phase.last, kept=set())
+        parts.store.close_phase(first, phase.last, kept=set())
 
 
 def _inverse(parts: Parts, run: Run, phase: Phase) -> None:
-    meter = Meter(parts.policy.scorer, parts.probe)
+    meter, learnt = Meter(parts.policy.scorer, parts.probe), False
     for metrics in irl_phase(parts, phase):
         run.track.log("irl", phase.last, phase=phase.number, **metrics)
+        learnt |= metrics.get("kept", 0) > 0
         if text := cut_off_warning(metrics, parts.recipe.rollout.max_new_tokens):
             run.track.log("warning", phase.last, text=text)
-    _read_meter(parts, run, phase, "irl", meter, parts.recipe.irl.lr)
+    _read_meter(parts, run, phase, "irl", meter, learnt, {})
 
 
-def _read_meter(parts: Parts, run: Run, phase: Phase, kind: str, meter: Meter, lr: float) -> None:
+def _read_meter(
+    parts: Parts, run: Run, phase: Phase, kind: str, meter: Meter, learnt: bool, since: Metrics
+) -> None:
     moved = meter.read()
-    run.track.log("meter", phase.last, phase=phase.number, of=kind, **moved)
+    run.track.log("meter", phase.last, phase=phase.number, of=kind, **moved, **since)
     dtype = str(next(parts.policy.model.parameters()).dtype).removeprefix("torch.")
-    warning = stood_still(kind, moved, lr, dtype, parts.recipe.meter.still)
+    lr = getattr(parts.recipe, kind).lr
+    warning = stood_still(kind, moved, lr, dtype, parts.recipe.meter.still, learnt)
     if warning:
         run.track.log("warning", phase.last, text=warning)
 
@@ -92,9 +102,14 @@ def _after_step(parts: Parts, run: Run, step: int) -> None:
             parts.ranks,
         )
         run.track.log("checkpoint", step, **{"seconds/save": time.perf_counter() - began})
-        best = max(run.scores, key=lambda s: run.scores[s].pass_at_k(1)[0], default=step)
-        saved, keep = run.folder / "checkpoints", recipe.checkpoint.keep
-        parts.ranks.tell(lambda: forget_checkpoints(saved, keep, {best, step}))
+        parts.ranks.tell(lambda: _forget_others(run, step, recipe.checkpoint.keep))
+
+
+def _forget_others(run: Run, step: int, keep: int) -> None:
+    """The one that would be selected now is spared."""
+    folder = run.folder / "checkpoints"
+    best = _best(run.scores, saved_checkpoints(folder), step)
+    forget_checkpoints(folder, keep, {best, step})
 
 
 def _finish(parts: Parts, run: Run) -> Scores | None:
@@ -122,5 +137,10 @@ def _select(parts: Parts, run: Run) -> int:
             use_checkpoint(parts, run, step)
             name = f"select-{step:06d}"
             scores[step] = measure(parts, run, name, run.test, recipe.evaluation.n, step)
-    best = {step: s.pass_at_k(1)[0] for step, s in scores.items() if step in saved}
-    return max(best, key=lambda step: (best[step], -step)) if best else recipe.rl.steps
+    return _best(scores, saved, recipe.rl.steps)
+
+
+def _best(scores: dict[int, Scores], saved: Container[int], last: int) -> int:
+    """The step with the best Avg@n among those saved, the first of equals; `last` if none has."""
+    found = {step: s.pass_at_k(1)[0] for step, s in scores.items() if step in saved}
+    return max(found, key=lambda step: (found[step], -step), default=last)

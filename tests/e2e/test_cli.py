@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import typer
@@ -16,6 +16,8 @@ import yaml
 
 from sps import __version__
 from sps.cli import app, main
+from sps.compare import Job, run_job
+from sps.config import load_recipe
 
 ROOT = Path(__file__).parents[2]
 SMALL = [
@@ -109,7 +111,56 @@ def test_train_resume_and_refusal_of_a_folder_that_holds_a_run(tmp_path, capsys)
     assert (run / "report.html").stat().st_size > 100_000
 
 
-def test_compare_writes_results_in_the_promised_form(tmp_path):
+@pytest.fixture
+def board(monkeypatch):
+    """A stand-in for tensorboard, which makes its folder at once; what each folder got."""
+    got = {}
+
+    class Writer:
+        def __init__(self, folder):
+            Path(folder).mkdir(parents=True)
+            self.got = got.setdefault(Path(folder), [])
+
+        def add_scalar(self, field, value, step):
+            self.got.append((field, step))
+
+        def flush(self):
+            pass
+
+        def close(self):
+            self.got.append("closed")
+
+    fake = ModuleType("torch.utils.tensorboard")
+    fake.SummaryWriter = Writer
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)
+    return got
+
+
+def test_a_new_run_is_sent_to_tensorboard(tmp_path, board):
+    run = tmp_path / "run"
+    assert sps("train", SPS, *SMALL, "--set", "track=tensorboard", "--out", run) == 0
+    got = board[run / "tensorboard"]
+    assert [step for field, step in got[:-1] if field == "rl/reward"] == [1, 2, 3, 4]
+    assert got[-1] == "closed"
+
+
+def test_a_tracker_that_is_missing_is_said_and_the_folder_stays_free(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    for command in ("train", "compare"):
+        text = said(capsys, command, SPS, "--set", "track=wandb", "--out", tmp_path / "run")
+        assert "track: wandb is not installed" in text
+        assert not (tmp_path / "run").exists()
+
+
+def test_the_runs_of_a_comparison_are_tracked_too(tmp_path, board):
+    recipe = load_recipe(SPS, [*SMALL[1::2], "track=tensorboard"])
+    run_job(Job("sps", recipe, tmp_path / "sps"))
+    assert ("rl/reward", 4) in board[tmp_path / "sps" / "tensorboard"]
+    run_job(Job("base", recipe, tmp_path / "base", train=False))  # no run
+    assert list(board) == [tmp_path / "sps" / "tensorboard"]
+
+
+def test_compare_writes_results_in_the_promised_form(tmp_path, capsys):
     grpo = ROOT / "recipes" / "demo" / "countdown_grpo.yaml"
     out = tmp_path / "out"
     arguments = ["--seeds", 2, "--out", out, "--early", "2", "--hot", "1.5", *SMALL]
@@ -133,6 +184,18 @@ def test_compare_writes_results_in_the_promised_form(tmp_path):
     assert sps("compare", grpo, SPS, *arguments) == 0
     again = json.loads((out / "results.json").read_text())
     assert again["methods"] == results["methods"]
+    # With another recipe it does not.
+    capsys.readouterr()
+    text = said(capsys, "compare", grpo, SPS, *arguments, "--set", "rl.lr=1e-6")
+    assert "seed-0: it holds a run of another recipe: rl.lr was 0.0002, is 1e-06" in text
+
+
+def test_the_quick_demo_has_a_folder_of_its_own(monkeypatch):
+    went = []
+    monkeypatch.setattr("sps.commands.run_compare", lambda paths, seeds, out, *_: went.append(out))
+    for arguments in ([], ["--quick"], ["--quick", "--out", "there"]):
+        assert sps("demo", *arguments) == 0
+    assert went == [Path("runs/demo"), Path("runs/demo-quick"), Path("there")]
 
 
 def test_early_stop_without_a_checkpoint_is_refused(tmp_path, capsys):

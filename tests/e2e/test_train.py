@@ -14,14 +14,18 @@ import pytest
 import torch
 
 from sps.build import open_run
+from sps.compare import saved_steps
 from sps.config import load_recipe, parse_recipe
 from sps.errors import RunFailed, UserError
+from sps.evaluate.scores import count_scores
 from sps.loop import checkpoint_path, train
 from sps.phases import rl
 from sps.phases.schedule import Phase
-from sps.policy.checkpoint import latest_checkpoint
+from sps.policy.checkpoint import latest_checkpoint, saved_checkpoints
 from sps.policy.load import load_policy
 from sps.rollout.native import NativeEngine
+from sps.run import measure
+from sps.store.evals import EvalStore
 from sps.store.rollouts import RolloutStore
 from sps.track import read_records
 from sps.types import Verdict
@@ -288,6 +292,89 @@ def test_resuming_is_exact_for_every_state_there_is(name, changes, tmp_path):
     assert stored(tmp_path / "run") == stored(tmp_path / "whole")
 
 
+def meters(folder):
+    return [r for r in told(folder) if r["kind"] == "meter"]
+
+
+def files(folder):
+    return sorted(path.name for path in (folder / "rollouts").iterdir())
+
+
+@pytest.mark.parametrize("kind", ["meter", "checkpoint"])
+def test_plain_rl_killed_at_the_end_of_a_phase_has_all_of_it_when_resumed(kind, tmp_path):
+    recipe = recipe_of(irl__steps=0, irl__every=3, checkpoint__every=3)
+    run(recipe, tmp_path / "whole")
+    killed_and_resumed(recipe, tmp_path / "run", kill_at(kind, 3))
+    assert [r["step"] for r in meters(tmp_path / "whole")] == [3, 6]
+    assert meters(tmp_path / "run") == meters(tmp_path / "whole")
+    assert files(tmp_path / "whole") == [
+        "phase-000001-000003.parquet",
+        "phase-000004-000006.parquet",
+    ]
+    assert files(tmp_path / "run") == files(tmp_path / "whole")
+
+
+def test_a_run_resumed_in_mid_phase_merges_all_of_it_and_says_since_when_the_meter_reads(tmp_path):
+    recipe = recipe_of(irl__steps=0, irl__every=6)
+    run(recipe, tmp_path / "whole")
+    killed_and_resumed(recipe, tmp_path / "run", kill_at("rl", 5))
+    assert files(tmp_path / "run") == files(tmp_path / "whole") == ["phase-000001-000006.parquet"]
+    (whole,), (resumed,) = meters(tmp_path / "whole"), meters(tmp_path / "run")
+    assert "since_step" not in whole
+    assert resumed["since_step"] == 4  # the checkpoint
+    assert resumed["relative_update"] < whole["relative_update"]
+    card = (checkpoint_path(tmp_path / "run", 6) / "README.md").read_text()
+    assert "The last RL phase, from step 4 up to step 6, moved" in card
+
+
+@pytest.mark.parametrize("name", ["validation-000006", "test"])
+def test_samples_of_a_later_step_that_was_cut_short_are_drawn_again(name, tmp_path):
+    recipe = recipe_of(evaluation={"every": 6, "n": 4, "validation_n": 4}, irl__steps=0)
+    run(recipe, tmp_path / "whole")
+    with pytest.raises(Killed):
+        run(recipe, tmp_path / "run", listeners=[kill_at("rl", 5)])
+    store = EvalStore(tmp_path / "run" / "evals" / name)  # of the policy that was lost
+    whole = EvalStore(tmp_path / "whole" / "evals" / name).read()
+    for row in whole:
+        store.append({**row, "verdict": "correct"})
+    store.flush()
+    run(recipe, tmp_path / "run", resume=True)
+    assert EvalStore(store.folder).read() == whole
+    assert {r["verdict"] for r in whole} > {"correct"}
+
+
+def test_samples_of_the_end_that_was_cut_short_are_kept_when_it_is_resumed_there(tmp_path):
+    recipe = recipe_of(evaluation={"every": 0, "n": 4}, irl__steps=0)
+    with pytest.raises(Killed):
+        run(recipe, tmp_path / "run", listeners=[kill_at("checkpoint", 6)])
+    EvalStore(tmp_path / "run" / "evals" / "test")
+    open_run(recipe, tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "evals" / "test").is_dir()
+
+
+@pytest.mark.parametrize("saved", [0, 1], ids=["the_first", "a_later_one"])
+def test_a_checkpoint_whose_saving_was_killed_leaves_nothing_once_resumed(
+    saved, tmp_path, monkeypatch
+):
+    recipe, left = recipe_of(rl__steps=4, irl__steps=0), [saved]
+
+    def killed(*arguments, real=torch.save):
+        if not left[0]:
+            raise Killed
+        left[0] -= 1
+        real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "save", killed)
+        patch.setattr("os.getpid", lambda: 99)  # a resumed run is another process
+        with pytest.raises(Killed):
+            run(recipe, tmp_path / "run")
+    folder = tmp_path / "run" / "checkpoints"
+    assert len([*folder.glob("*.99.draft")]) == 1
+    run(recipe, tmp_path / "run", resume=True)
+    assert sorted(p.name for p in folder.iterdir()) == ["step-000002", "step-000004"]
+
+
 def test_checkpoints_wait_for_the_end_of_a_generation_and_resume_is_exact(tmp_path):
     recipe = recipe_of(
         rl__algorithm={"type": "gspo", "steps_per_generation": 4}, irl__steps=0, irl__every=6
@@ -295,6 +382,28 @@ def test_checkpoints_wait_for_the_end_of_a_generation_and_resume_is_exact(tmp_pa
     run(recipe, tmp_path / "whole")
     assert killed_and_resumed(recipe, tmp_path / "run", kill_at("rl", 5)) == "step-000004"
     assert same_weights(weights(tmp_path / "run"), weights(tmp_path / "whole"))
+
+
+TWO = {"type": "gspo", "steps_per_generation": 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "steps"),
+    [
+        ({}, [2, 4, 6]),
+        ({"checkpoint": {"every": 0}}, [6]),
+        ({"checkpoint": {"every": 1, "keep": 2}}, [5, 6]),
+        # Generations end at 2, 4, 6 in plain RL, and at 2, 3, 5, 6 where IRL follows step 3.
+        ({"rl__algorithm": TWO, "checkpoint__every": 3, "irl__steps": 0}, [4, 6]),
+        ({"rl__algorithm": TWO, "checkpoint__every": 1}, [2, 3, 5, 6]),
+        ({"rl__algorithm": TWO, "checkpoint__every": 4}, [5, 6]),
+    ],
+)
+def test_the_checkpoints_a_run_leaves_are_known_before_it(changes, steps, tmp_path):
+    recipe = recipe_of(**changes)
+    assert saved_steps(recipe) == steps
+    run(recipe, tmp_path / "run")
+    assert list(saved_checkpoints(tmp_path / "run" / "checkpoints")) == steps
 
 
 def test_kept_rollouts_are_two_of_each_group_and_follow_l2te(tmp_path):
@@ -370,6 +479,19 @@ def test_the_papers_irl_lr_is_warned_about_and_the_tuned_one_is_not(tmp_path):
     assert all("the irl phase" in w["text"] for w in warnings)
     run(recipe_of(), tmp_path / "tuned")
     assert not [r for r in told(tmp_path / "tuned") if r["kind"] == "warning"]
+
+
+def test_a_phase_in_which_no_group_disagrees_says_so(tmp_path):
+    # One token is never an answer: every group is all wrong. No right one is there to be kept.
+    recipe = recipe_of(rollout__max_new_tokens=1, irl__selector={"type": "positive"})
+    run(recipe, tmp_path / "run")
+    texts = [r["text"] for r in told(tmp_path / "run") if r["kind"] == "warning"]
+    assert ["both right and wrong answers" in text for text in texts] == [True, False] * 2
+    assert ["the irl phase had nothing to learn from" in text for text in texts] == [
+        False,
+        True,
+    ] * 2
+    assert not any("Raise" in text for text in texts)
 
 
 # A draw is 16 completions of 2 s each. A verdict takes 0.25 s in `submit` and 1 s of waiting.
@@ -535,6 +657,31 @@ def test_honest_selection_takes_the_best_on_validation(tmp_path):
     assert same_weights(chosen, dict(parts.policy.model.named_parameters()))
     written = json.loads((tmp_path / "run" / "evals" / "test.json").read_text())
     assert sum(written["per_question"].values()) == scores.correct_Q.sum()
+
+
+def test_the_best_of_the_saved_checkpoints_is_spared_and_selected(tmp_path, monkeypatch):
+    # Right of 4 on validation. The best of all, 3, is not saved; of those saved, 2 is the best.
+    right = {1: 1, 2: 3, 3: 4, 4: 2, 5: 0, 6: 1}
+
+    def faked(parts, this, name, problems, n, step):
+        if not name.startswith("validation-"):
+            return measure(parts, this, name, problems, n, step)
+        rows = [
+            {"problem_id": "q", "verdict": kind, "detail": "", "length": 1, "sum_logprob": -1.0}
+            for kind in ["correct"] * right[step] + ["wrong"] * (4 - right[step])
+        ]
+        return count_scores(["q"], 4, rows, None)
+
+    monkeypatch.setattr("sps.loop.measure", faked)
+    recipe = recipe_of(
+        evaluation={"select": "honest", "every": 1, "n": 4},
+        checkpoint={"every": 2, "keep": 1},
+        irl__steps=0,
+    )
+    run(recipe, tmp_path / "run")
+    saved = sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir())
+    assert saved == ["step-000002", "step-000006"]
+    assert told(tmp_path / "run")[-1]["selected"] == 2
 
 
 def test_paper_selection_takes_the_best_on_the_test_set(tmp_path):

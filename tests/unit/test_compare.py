@@ -1,14 +1,18 @@
-"""Where the runs of a comparison go."""
+"""Where the runs of a comparison go, and what may be compared."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from queue import Queue
 
 import pytest
 import torch
 
-from sps.compare import Job, _gpus, _take_card
-from sps.config import parse_recipe
+from sps.compare import Extra, Job, _gpus, _take_card, plan, run_extra, run_job, summarise
+from sps.config import dump_recipe, parse_recipe
+from sps.errors import UserError
+from sps.evaluate.scores import count_scores
+from sps.methods import by_name, make_extras
 
 
 def job(**model):
@@ -39,3 +43,136 @@ def test_each_worker_sees_one_gpu_of_those_allowed(monkeypatch, visible, want):
         _take_card(cards)
         got.append(os.environ["CUDA_VISIBLE_DEVICES"])
     assert got == want
+
+
+def finished(folder, tree, **kind):
+    """The folder of a job that ended, and the job."""
+    one = Job("x", parse_recipe(tree, "test"), folder, **kind)
+    (folder / "evals").mkdir(parents=True, exist_ok=True)
+    (folder / "recipe.yaml").write_text(dump_recipe(one.recipe))
+    (folder / "result.json").write_text('{"x": {"n": 4}}')
+    (folder / "evals" / "test-000200-1.json").write_text('{"n": 8}')
+    return one
+
+
+def test_a_result_of_another_recipe_is_refused(tmp_path):
+    extra = Extra("x @200", step=200)
+    one = finished(tmp_path / "x", {"rl": {"lr": 1e-4}}, extras=(extra,))
+    assert run_job(one) == {"x": {"n": 4}}
+    assert run_extra(one) == {"x @200": {"n": 8}}
+    other = replace(one, recipe=parse_recipe({"rl": {"lr": 0.5}, "evaluation": {"n": 2}}, "test"))
+    wanted = r"x: .*another recipe: evaluation.n was 128, is 2; rl.lr was 0.0001, is 0.5.*--out"
+    for read in (run_job, run_extra):
+        with pytest.raises(UserError, match=wanted):
+            read(other)
+        with pytest.raises(UserError, match=r"another recipe"):
+            read(replace(other, train=False))
+
+
+def test_the_base_is_the_same_for_every_recipe_that_measures_it_alike(tmp_path):
+    base = finished(tmp_path / "base", {"name": "grpo"}, train=False)
+    alike = {"name": "sps", "seed": 3, "rl": {"lr": 0.5}, "evaluation": {"every": 7}}
+    assert run_job(replace(base, recipe=parse_recipe(alike, "test"))) == {"x": {"n": 4}}
+    for tree, key in [
+        ({"task": {"test": 9}}, "task.test"),
+        ({"evaluation": {"n": 9}}, "evaluation.n"),
+        ({"rollout": {"max_new_tokens": 9}}, "rollout.max_new_tokens"),
+        ({"model": {"base": {"steps": 9}}}, "model.base.steps"),
+    ]:
+        with pytest.raises(UserError, match=f"another recipe: {key} was"):
+            run_job(replace(base, recipe=parse_recipe(tree, "test")))
+
+
+def summary(right):
+    """The scores of questions with so many right samples of 4."""
+    rows = [
+        {"problem_id": q, "verdict": kind, "detail": "", "length": 1, "sum_logprob": -1.0}
+        for q, count in right.items()
+        for kind in ["correct"] * count + ["wrong"] * (4 - count)
+    ]
+    return count_scores(list(right), 4, rows, None).summary()
+
+
+def results(a, b):
+    """Of a base, a method a and a method b, from right samples by question."""
+    jobs = plan({name: parse_recipe({"name": name}, "") for name in "ab"}, 1, Path("out"), {}, 1)
+    right = {"a": a, "b": b, "base": {"q1": 0, "q2": 0}}
+    return summarise(jobs, {str(j.folder): {j.method: summary(right[j.method])} for j in jobs})
+
+
+def test_methods_are_paired_on_the_same_questions_alone():
+    a, b = {"q1": 1, "q2": 2}, {"q1": 2, "q2": 4}
+    rows = {(r["a"], r["b"], r["k"]): r["delta"][0] for r in results(a, b)["paired"]}
+    assert rows["a", "b", 1] == (1 / 4 + 2 / 4) / 2
+    with pytest.raises(UserError, match=r"base and b .*\(2 and 2; not in both: q2, x2\).*task"):
+        results(a, {"q1": 2, "x2": 4})
+    with pytest.raises(UserError, match=r"base and a .*\(2 and 3; not in both: q3\)"):
+        results({**a, "q3": 1}, b)
+    with pytest.raises(UserError, match=r"base and b .*in another order"):
+        results(a, {"q2": 4, "q1": 2})
+
+
+@pytest.mark.parametrize(
+    ("trees", "message"),
+    [
+        ([{"name": "base"}], "`name: base`, which is the untrained policy's"),
+        ([{"name": "a"}, {"name": "a"}], "the same `name`"),
+        (
+            [{"name": "a"}, {"name": "b", "evaluation": {"n": 8}}],
+            r"evaluation.n differs \(128 of a, 8 of b\)",
+        ),
+    ],
+)
+def test_recipes_that_cannot_be_compared_are_refused(trees, message):
+    with pytest.raises(UserError, match=message):
+        by_name([parse_recipe(tree, "test") for tree in trees])
+
+
+def extras(early, hot="", **tree):
+    """Of 300 steps, saved every 100 unless told otherwise."""
+    recipe = parse_recipe({"checkpoint": {"every": 100}, "irl": {"steps": 0}, **tree}, "test")
+    return make_extras("x", {"x": recipe}, early, hot)["x"]
+
+
+def test_extras_by_hand():
+    assert extras("100,300,100", "0,1.2") == [
+        Extra("x @100", step=100),
+        Extra("x @300", step=300),
+        Extra("x T=0", temperature=0.0),
+        Extra("x T=1.2", temperature=1.2),
+    ]
+
+
+GSPO = {"rl": {"algorithm": {"type": "gspo", "steps_per_generation": 4}}}
+
+
+@pytest.mark.parametrize(
+    ("early", "hot", "tree", "message"),
+    [
+        ("0", "", {}, r"--early 0: x leaves no checkpoint of that step; the nearest is of 100"),
+        ("400", "", {}, r"--early 400: .*nearest is of 300 \(its rl.steps is 300"),
+        ("100.5", "", {}, r"--early 100.5: .*nearest is of 100"),
+        ("nan", "", {}, r"--early nan"),
+        ("inf", "", {}, r"--early inf"),
+        ("-100", "", {}, r"--early -100"),
+        ("100", "", {"checkpoint": {"every": 0}}, r"nearest is of 300 .*checkpoint.every is 0"),
+        ("100", "", {"checkpoint": {"every": 100, "keep": 1}}, r"of 300 .*checkpoint.keep 1"),
+        # Drawn for 4 steps at once, the first save after 50 steps is at 52.
+        ("50", "", {**GSPO, "checkpoint": {"every": 50}}, r"of 52 .*steps_per_generation 4"),
+        ("100", "", {**GSPO, "irl": {"steps": 1}}, r"--early: x draws for 4 steps .*set irl.every"),
+        ("", "-1", {}, r"--hot -1: a temperature is 0 or more"),
+        ("", "nan", {}, r"--hot nan"),
+        ("", "inf", {}, r"--hot inf"),
+        ("", "warm", {}, r"--hot: 'warm' is not a number"),
+    ],
+)
+def test_extras_that_a_run_will_not_have_are_refused(early, hot, tree, message):
+    with pytest.raises(UserError, match=message):
+        extras(early, hot, **tree)
+
+
+def test_step_0_is_not_the_last(tmp_path):
+    one = finished(tmp_path / "x", {"rl": {"steps": 200}}, extras=(Extra("x @0", step=0),))
+    (one.folder / "evals" / "test-000000-1.json").write_text('{"n": 0}')
+    assert run_extra(one) == {"x @0": {"n": 0}}
+    assert run_extra(replace(one, extras=(Extra("x"),))) == {"x": {"n": 8}}

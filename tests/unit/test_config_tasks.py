@@ -34,6 +34,17 @@ def test_the_type_picks_the_task():
             {"type": "math", "data": "a", "template": "qwen"},
             "'qwen_boxed', 'r1', 'plain' or 'chat'",
         ),
+        ({"seed": -1}, r"task.seed: .*greater than or equal to 0 \(got -1\)"),
+        ({"type": "math", "data": "a", "seed": -1}, "task.seed: .*greater than or equal to 0"),
+        ({"type": "gym", "name": "sudoku", "seed": -1}, "task.seed: .*greater than or equal to 0"),
+        (
+            {"type": "gym", "name": "sudoku", "settings": {"seed": 5}},
+            "task: settings.seed: leave it out and set task.seed instead",
+        ),
+        (
+            {"type": "gym", "name": "sudoku", "settings": {"size": 5}},
+            "settings.size: leave it out and set task.train, task.validation and task.test",
+        ),
     ],
 )
 def test_faults_name_the_key_and_the_fix(keys, message):

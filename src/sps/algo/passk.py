@@ -12,6 +12,7 @@ import numpy as np
 from scipy import stats
 
 Interval = tuple[float, float, float]  # mean, low, high
+_ROUNDING = 1e-9  # shares that are this near are equal
 
 
 def pass_at_k(correct_Q: np.ndarray, n_Q: np.ndarray | int, k: int) -> np.ndarray:
@@ -59,14 +60,30 @@ def paired(a_SQ: np.ndarray, b_SQ: np.ndarray, level: float = 0.95) -> Paired:
     """Compare by question (and by seed, where there are several): 'tied' unless 0 is outside."""
     diff_SQ = np.atleast_2d(b_SQ) - np.atleast_2d(a_SQ)
     mean = float(diff_SQ.mean())
+    if diff_SQ.size < 2:  # nothing to estimate a spread from
+        return Paired((mean, -1.0, 1.0), "tied", 1.0)
+    if np.abs(diff_SQ).max() < _ROUNDING:
+        return Paired((0.0, 0.0, 0.0), "tied", 1.0)
     error, freedom = _standard_error(diff_SQ)
     if error == 0:
-        verdict = "tied" if mean == 0 else ("better" if mean > 0 else "worse")
-        return Paired((mean, mean, mean), verdict, 1.0 if mean == 0 else 0.0)
-    half = float(stats.t.ppf(0.5 + level / 2, freedom)) * error
-    p = float(2 * stats.t.sf(abs(mean) / error, freedom))
-    verdict = "better" if mean - half > 0 else "worse" if mean + half < 0 else "tied"
-    return Paired((mean, mean - half, mean + half), verdict, p)
+        (low, high), p = _without_spread(diff_SQ, level)
+    else:
+        half = float(stats.t.ppf(0.5 + level / 2, freedom)) * error
+        low, high, p = mean - half, mean + half, float(2 * stats.t.sf(abs(mean) / error, freedom))
+    verdict = "better" if low > 0 else "worse" if high < 0 else "tied"
+    return Paired((mean, low, high), verdict, p)
+
+
+def _without_spread(diff_SQ: np.ndarray, level: float) -> tuple[tuple[float, float], float]:
+    """Interval and p of differences that do not vary: not certain, they are but a few.
+
+    The differences, from [-1, 1] to [0, 1], as `mean_interval` has them: with the largest spread
+    that their mean allows. p is of the score test whose interval that is.
+    """
+    mean, questions = float(diff_SQ.mean()), diff_SQ.shape[1]
+    _, low, high = mean_interval(np.full((1, questions), (mean + 1) / 2), level)
+    p = 2 * stats.t.sf(abs(mean) * np.sqrt(questions), max(questions - 1, 1))
+    return (2 * low - 1, 2 * high - 1), float(p)
 
 
 def _standard_error(value_SQ: np.ndarray) -> tuple[float, float]:
@@ -82,7 +99,7 @@ def _standard_error(value_SQ: np.ndarray) -> tuple[float, float]:
     if seeds > 1:
         parts.append((value_SQ.mean(1).var(ddof=1) / seeds, seeds - 1))
     total = sum(variance for variance, _ in parts)
-    if total <= 0:
+    if total < _ROUNDING**2:
         return 0.0, max(questions - 1, 1)
     freedom = total**2 / sum(variance**2 / free for variance, free in parts)
     return float(np.sqrt(total)), float(freedom)

@@ -239,7 +239,7 @@ class SPSCallback(TrainerCallback):
             moved = meter.read()
         self.track.log("meter", step, phase=number, of="irl", **moved)
         dtype = str(next(policy.model.parameters()).dtype).removeprefix("torch.")
-        warning = stood_still("irl", moved, self.settings.lr, dtype, _METER.still)
+        warning = stood_still("irl", moved, self.settings.lr, dtype, _METER.still, bool(kept))
         if warning:
             self.track.log("warning", step, text=warning)
             if self.ranks.main:

@@ -31,7 +31,7 @@ def irl_phase(parts: Parts, phase: Phase) -> Iterator[Metrics]:
     """Select from the phase's rollouts, mark them in the store, and take the IRL steps."""
     settings = parts.recipe.irl
     began = time.perf_counter()
-    first = 1 + (phase.number - 1) * irl_every(parts)
+    first = phase_start(parts, phase)
     rng = np.random.default_rng([parts.recipe.seed, 7919, phase.number])  # its own random stream
     kept = select(parts, first, phase.last, rng)
     table = parts.ranks.tell(lambda: _close(parts, first, phase.last, kept))
@@ -84,6 +84,11 @@ def irl_every(parts: Parts) -> int:
     # Plain RL: where a phase ends must not cut short what is drawn for several steps at once.
     rounds = recipe.rl.algorithm.steps_per_generation
     return -(-every // rounds) * rounds
+
+
+def phase_start(parts: Parts, phase: Phase) -> int:
+    """The first RL step of a phase, also where the run was resumed in the middle of it."""
+    return 1 + (phase.number - 1) * irl_every(parts)
 
 
 def select(parts: Parts, first: int, last: int, rng: np.random.Generator) -> set[Key]:

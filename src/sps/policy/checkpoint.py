@@ -101,6 +101,12 @@ def forget_checkpoints(folder: Path, keep: int, spare: set[int]) -> None:
             shutil.rmtree(saved[step])
 
 
+def forget_drafts(folder: Path) -> None:
+    """Remove what a process that was killed while it saved has left."""
+    for draft in folder.glob("step-*.draft"):
+        shutil.rmtree(draft)
+
+
 def load_trainer(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """What `save_checkpoint` was given as state and tensors."""
     try:

@@ -73,10 +73,24 @@ class Meter:
         )
 
 
-def stood_still(phase: str, metrics: Metrics, lr: float, dtype: str, still: float) -> str | None:
-    """A warning when a phase did not move the policy, with what to do about it."""
+_NOTHING = {
+    "rl": "no rollout had an advantage, which takes a group with both right and wrong answers. "
+    "Train on problems that are solved now and then, or raise rollout.n",
+    "irl": "the selector kept no rollout. Choose another irl.selector.type",
+}
+
+
+def stood_still(
+    phase: str, metrics: Metrics, lr: float, dtype: str, still: float, learnt: bool = True
+) -> str | None:
+    """A warning when a phase did not move the policy, with what to do about it.
+
+    `learnt` says that there was a rollout to learn from: if not, no learning rate helps.
+    """
     if metrics["relative_update"] >= still:
         return None
+    if not learnt:
+        return f"the {phase} phase had nothing to learn from: {_NOTHING[phase]}"
     return (
         f"the {phase} phase moved the policy by {metrics['relative_update']:.1e} of its size "
         f"({metrics['weights_changed']:.1%} of its {dtype} weights changed, KL "

@@ -7,24 +7,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from sps.config import Recipe
 from sps.errors import UserError
-from sps.track import Listener
+from sps.track import Listener, Track
 
 Numbers = dict[str, float]
 
 
+def follow(track: Track, recipe: Recipe, name: str) -> None:
+    """Also send a run's record where its recipe says. After its folder is claimed: some write there
+    at once."""
+    if recipe.track and not track.silent:
+        tree = recipe.model_dump(mode="json")
+        track.listeners.append(make_tracker(recipe.track, name, track.path.parent, tree))
+
+
 def make_tracker(key: str, name: str, folder: Path, recipe: dict[str, Any]) -> Listener:
     """A listener that passes every number on to the tracker `key` names."""
-    if key not in TRACKERS:
-        raise UserError(f"track: there is no tracker {key!r}; choose one of {', '.join(TRACKERS)}")
-    module, start = TRACKERS[key]
-    try:
-        library = importlib.import_module(module)
-    except ImportError:
-        raise UserError(
-            f"track: {key} is not installed; install it with pip install 'sps[track]'"
-        ) from None
-    send, finish = start(library, name, folder, recipe)
+    library = find_tracker(key)
+    send, finish = TRACKERS[key][1](library, name, folder, recipe)
 
     def listen(record: dict[str, Any]) -> None:
         found = numbers(record)
@@ -34,6 +35,18 @@ def make_tracker(key: str, name: str, folder: Path, recipe: dict[str, Any]) -> L
             finish()
 
     return listen
+
+
+def find_tracker(key: str) -> Any:
+    """The library of a tracker; an error where it is not there, which one wants before a run."""
+    if key not in TRACKERS:
+        raise UserError(f"track: there is no tracker {key!r}; choose one of {', '.join(TRACKERS)}")
+    try:
+        return importlib.import_module(TRACKERS[key][0])
+    except ImportError:
+        raise UserError(
+            f"track: {key} is not installed; install it with pip install 'sps[track]'"
+        ) from None
 
 
 def numbers(record: dict[str, Any]) -> Numbers:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import beta
 
-from sps.algo.passk import mean_interval, paired, pass_at_k
+from sps.algo.passk import Paired, mean_interval, paired, pass_at_k
 
 
 @given(st.integers(1, 8), st.data())
@@ -108,9 +108,47 @@ def test_paired_of_the_same_scores_is_tied_with_p_1():
     assert paired(same, same).p == 1.0
 
 
-def test_paired_of_the_same_gap_everywhere_is_certain():
-    assert paired(np.zeros(5), np.ones(5)).verdict == "better"
-    assert paired(np.ones(5), np.zeros(5)).verdict == "worse"
+def test_paired_of_one_question_is_tied():
+    # Nothing says how much another question would differ: any difference is possible.
+    assert paired(np.array([0.25]), np.array([0.5])) == Paired((0.25, -1.0, 1.0), "tied", 1.0)
+    assert paired(np.array([1.0]), np.array([0.0])) == Paired((-1.0, -1.0, 1.0), "tied", 1.0)
+    assert paired(np.array([0.5]), np.array([0.5])) == Paired((0.0, -1.0, 1.0), "tied", 1.0)
+
+
+# Differences of 1, as (1 + 1) / 2 of [0, 1]: Wilson's lower bound is 1 / (1 + t**2 / n), back in
+# [-1, 1] that is (n - t**2) / (n + t**2); p is the chance of sqrt(n) under Student's t.
+@pytest.mark.parametrize(
+    ("n", "low", "p", "verdict"),
+    [
+        (2, -0.975527, 0.391827, "tied"),  # t(1) = 12.706205
+        (5, -0.213134, 0.089009, "tied"),  # t(4) = 2.776445; a sign test has 2 / 2**5 = 0.0625
+        (10, 0.322983, 0.011508, "better"),  # t(9) = 2.262157
+    ],
+)
+def test_paired_of_the_same_gap_everywhere_is_not_certain(n, low, p, verdict):
+    got = paired(np.zeros(n), np.ones(n))
+    assert got.delta == pytest.approx((1.0, low, 1.0), abs=1e-6)
+    assert got.p == pytest.approx(p, abs=1e-6)
+    assert got.verdict == verdict
+    back = paired(np.ones(n), np.zeros(n))
+    assert back.delta == pytest.approx((-1.0, -1.0, -low), abs=1e-6)
+    assert back.verdict == {"better": "worse"}.get(verdict, "tied")
+
+
+def test_paired_is_not_misled_by_rounding():
+    # 0.3 - 0.1 and 0.4 - 0.2 differ in the last bit alone; so does the mean of three times 0.1.
+    got = paired(np.array([0.1, 0.2]), np.array([0.3, 0.4]))
+    assert got.verdict == "tied"
+    assert got.p > 0.1
+    _, low, high = mean_interval(np.full(3, 0.1))
+    assert high - low > 0.5
+
+
+@given(st.integers(2, 200), st.integers(-16, 16).filter(bool))
+def test_without_spread_the_verdict_and_p_say_the_same(n, gap):
+    got = paired(np.zeros(n), np.full(n, gap / 16))
+    assert got.delta[1] - 1e-12 <= gap / 16 <= got.delta[2] + 1e-12
+    assert (got.verdict != "tied") == (got.p < 0.05)
 
 
 def test_paired_counts_the_spread_between_seeds():

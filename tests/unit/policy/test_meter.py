@@ -43,6 +43,15 @@ def test_no_warning_when_the_policy_moved():
     assert stood_still("rl", moved, 1e-4, "float32", still=1e-6) is None
 
 
+def test_a_phase_with_nothing_to_learn_from_does_not_blame_the_learning_rate():
+    still = {"weights_changed": 0.0, "relative_update": 0.0, "kl": 0.0}
+    for phase, why in [("rl", "both right and wrong answers"), ("irl", "kept no rollout")]:
+        warning = stood_still(phase, still, 1e-4, "float32", still=1e-6, learnt=False)
+        assert f"the {phase} phase had nothing to learn from" in warning
+        assert why in warning
+        assert "lr" not in warning
+
+
 def test_meter_kl_is_the_k3_estimate_on_the_probe(own_policy, ragged):
     model = own_policy.model
     meter = Meter(own_policy.scorer, Probe(*ragged, own_policy.pad_id, 20))
