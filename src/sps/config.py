@@ -134,7 +134,7 @@ class Evaluation(Node):
     temperature: Annotated[float, Field(ge=0)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     top_k: NonNegative = 0
-    every: NonNegative = 100  # RL steps between evaluations on the validation set; 0: never
+    every: NonNegative = 100  # RL steps between evaluations on the validation set; 0: none at all
     validation_n: Positive = 32  # samples a problem there
     seed: int = 12345
     final: bool = True  # evaluate the selected checkpoint on the test set

@@ -168,7 +168,7 @@ def evaluations(recipe: Recipe) -> Iterator[Evaluations]:
     """The evaluations of a run: on validation now and then, on the test set at the end."""
     asked, task, steps = recipe.evaluation, recipe.task, recipe.rl.steps
     if asked.every:
-        times = -(-steps // asked.every)
+        times = 1 + -(-steps // asked.every)  # the base first
         yield Evaluations("validation", times, task.validation, asked.validation_n)
     if asked.final:
         names, limit = getattr(task, "benchmarks", ()), getattr(task, "limit", None)

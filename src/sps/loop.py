@@ -19,13 +19,15 @@ from sps.phases.rl import gap_warning, rl_phase
 from sps.phases.schedule import Phase, schedule
 from sps.policy.checkpoint import forget_checkpoints, save_checkpoint, saved_checkpoints
 from sps.policy.meter import Meter, stood_still
-from sps.run import Run, checkpoint_path, measure, use_checkpoint
+from sps.run import Run, checkpoint_path, measure, use_checkpoint, validate
 from sps.types import Metrics
 
 
 def train(parts: Parts, run: Run) -> Scores | None:
     """Train to the end, evaluate the selected checkpoint, and return its test scores."""
     recipe = parts.recipe
+    if recipe.evaluation.every and not run.start:
+        validate(parts, run, 0)  # what there is to lose
     for phase in schedule(recipe.rl.steps, irl_every(parts), recipe.irl.steps, run.start):
         _reinforce(parts, run, phase)
         if phase.irl:
@@ -88,8 +90,7 @@ def _after_step(parts: Parts, run: Run, step: int) -> None:
         return bool(every) and (last or step // every > before // every)
 
     if due(recipe.evaluation.every):
-        n = recipe.evaluation.validation_n
-        run.scores[step] = measure(parts, run, f"validation-{step:06d}", run.validation, n, step)
+        validate(parts, run, step)
     if last or due(recipe.checkpoint.every):
         began = time.perf_counter()
         state = {"step": step, "cursor": parts.sampler.cursor}

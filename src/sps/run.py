@@ -64,6 +64,12 @@ def measure(
     return scores
 
 
+def validate(parts: Parts, run: Run, step: int) -> None:
+    """Scores on the validation problems, kept by step; of step 0 they are the base's."""
+    n = parts.recipe.evaluation.validation_n
+    run.scores[step] = measure(parts, run, f"validation-{step:06d}", run.validation, n, step)
+
+
 def checkpoint_path(folder: Path, step: int) -> Path:
     """Where the checkpoint of a step is."""
     return folder / "checkpoints" / f"step-{step:06d}"

@@ -135,7 +135,7 @@ def test_squeeze_figures_are_those_of_the_record(finished):
     table = rows(readme(folder, 4))
     assert table["log-probability of a sampled token"][1] == f"{rl[3]['logprob']:.3f} (4)"
     name = "log-probability of a greedy answer to a validation problem"
-    assert table[name] == [f"{tried[0]:.3f} (2)", f"{tried[1]:.3f} (4)"]
+    assert table[name] == [f"{tried[0]:.3f} (0)", f"{tried[2]:.3f} (4)"]
     for meter in (r for r in records if r["kind"] == "meter" and r["step"] == 4):
         said = f"The last {meter['of'].upper()} phase, up to step 4, moved the policy by a KL of "
         assert f"{said}{meter['kl']:.2e} a token" in readme(folder, 4)

@@ -647,7 +647,8 @@ def test_honest_selection_takes_the_best_on_validation(tmp_path):
     )
     parts, this, scores = run(recipe, tmp_path / "run")
     by_step = {step: s.correct_Q.sum() for step, s in this.scores.items()}
-    assert list(by_step) == [2, 4, 6]
+    assert list(by_step) == [0, 2, 4, 6]  # what it starts from is scored, too
+    del by_step[0]  # but is no checkpoint
     done = told(tmp_path / "run")[-1]
     assert done["kind"] == "done"
     best = max(by_step.values())
@@ -660,8 +661,8 @@ def test_honest_selection_takes_the_best_on_validation(tmp_path):
 
 
 def test_the_best_of_the_saved_checkpoints_is_spared_and_selected(tmp_path, monkeypatch):
-    # Right of 4 on validation. The best of all, 3, is not saved; of those saved, 2 is the best.
-    right = {1: 1, 2: 3, 3: 4, 4: 2, 5: 0, 6: 1}
+    # Right of 4 on validation. The best, 0 and 3, are not saved; of those saved, 2 is the best.
+    right = {0: 4, 1: 1, 2: 3, 3: 4, 4: 2, 5: 0, 6: 1}
 
     def faked(parts, this, name, problems, n, step):
         if not name.startswith("validation-"):
@@ -672,7 +673,7 @@ def test_the_best_of_the_saved_checkpoints_is_spared_and_selected(tmp_path, monk
         ]
         return count_scores(["q"], 4, rows, None)
 
-    monkeypatch.setattr("sps.loop.measure", faked)
+    monkeypatch.setattr("sps.run.measure", faked)
     recipe = recipe_of(
         evaluation={"select": "honest", "every": 1, "n": 4},
         checkpoint={"every": 2, "keep": 1},

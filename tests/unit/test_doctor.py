@@ -96,7 +96,7 @@ def test_hours_of_the_evaluations_are_told_beside_those_of_the_steps():
     assert "evaluation on validation" not in said
     changed = ["task.limit=20", "evaluation.every=300", "evaluation.select=last"]
     said = "\n".join(examine(load_recipe(SEVEN, changed), Machine(1, 139, True)))
-    assert "evaluation on validation: 3 x 64 questions x 32 samples of up to" in said
+    assert "evaluation on validation: 4 x 64 questions x 32 samples of up to" in said
     assert "evaluation on the test set: 1 x 100 questions x 128 samples" in said  # 5 benchmarks
 
 
