@@ -21,7 +21,7 @@ CURVES = (
      "rollouts that were learnt from. A steady fall is concentration.", axis("nats")),
     ("logprob", "Log-probability of rollouts", "Mean log-probability of a sampled token. Rising "
      "towards 0 means the policy samples ever more likely answers.", axis("nats a token")),
-    ("grad_norm", "Gradient norm", "Before clipping.", axis("L2 norm")),
+    ("grad_norm", "Gradient norm", "Before clipping.", axis("L2 norm", rangemode="tozero")),
 )  # fmt: skip
 
 
