@@ -63,7 +63,7 @@ def test_an_evaluation_killed_again_and_again_ends_with_the_same_table(base, who
         process = subprocess.Popen(
             command(base, tmp_path, *WORK), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while process.poll() is None and len(stored(tmp_path)) <= seen:
             assert time.monotonic() < deadline
             time.sleep(0.02)
