@@ -59,6 +59,7 @@ def open_run(
 ) -> tuple[Parts, Run]:
     """Everything a run needs, new or resumed; bad input fails here, before any work."""
     use_threads(recipe)
+    recipe = settle_dtype(recipe, folder)
     checkpoint = ranks.tell(lambda: _claim(recipe, folder, resume))
     if not (folder / "recipe.yaml").exists():
         raise UserError(f"{folder}: rank {ranks.rank} does not see it; use storage all nodes share")
@@ -161,6 +162,16 @@ def check_overlap(recipe: Recipe, splits: dict[str, list[Problem]]) -> tuple[lis
         benchmarks[problem.id.partition("/")[0]].append(problem)
     found = find_overlaps(splits["train"] + splits["validation"], benchmarks)
     return found, summary(found, benchmarks)
+
+
+def settle_dtype(recipe: Recipe, folder: Path) -> Recipe:
+    """With the dtype 'auto' stands for: what a run began with, whatever machine it goes on."""
+    dtype, written = recipe.model.dtype, folder / "recipe.yaml"
+    if dtype == "auto" and written.exists():
+        dtype = load_recipe(written).model.dtype
+    device = "cuda" if recipe.model.place != "cpu" and torch.cuda.is_available() else "cpu"
+    model = recipe.model.model_copy(update={"dtype": pick_dtype(dtype, device)})
+    return recipe.model_copy(update={"model": model})
 
 
 def make_policy(recipe: Recipe, path: str | None = None, ranks: Ranks = ALONE) -> Policy:

@@ -139,7 +139,8 @@ def run_job(job: Job) -> Summaries:
             )
         summary = {**scores.summary(), **_seconds(job.folder)}
     else:
-        summary = measure(parts, run, "test", run.test, job.recipe.evaluation.n, 0).summary()
+        n = job.recipe.evaluation.n
+        summary = measure(parts, run, "test-000000", run.test, n, 0).summary()
     parts.verifier.close()
     parts.engine.close()
     _write(written, {job.method: summary})
@@ -148,13 +149,20 @@ def run_job(job: Job) -> Summaries:
 
 def run_extra(job: Job) -> Summaries:
     """Another use of a run that has ended: its extra's checkpoint at its extra's temperature."""
-    from sps.build import make_engine, make_policy, make_task, make_verifier, use_threads
+    from sps.build import (
+        make_engine,
+        make_policy,
+        make_task,
+        make_verifier,
+        settle_dtype,
+        use_threads,
+    )
     from sps.evaluate.evaluate import evaluate
     from sps.run import checkpoint_path
     from sps.store.evals import EvalStore
 
     refuse_other(job)
-    recipe, extra = job.recipe, job.extras[0]
+    recipe, extra = settle_dtype(job.recipe, job.folder), job.extras[0]
     how, step = recipe.evaluation, recipe.rl.steps if extra.step is None else extra.step
     heat = how.temperature if extra.temperature is None else extra.temperature
     written = job.folder / "evals" / f"test-{step:06d}-{heat:g}.json"

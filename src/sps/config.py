@@ -220,12 +220,12 @@ def dump_recipe(recipe: Recipe) -> str:
 
 
 def differences(old: Mapping, new: Mapping, place: str = "") -> Iterator[str]:
-    """What changed from one recipe's tree to another's, a few words a key."""
+    """What changed, a few words a key, from one recipe's tree to another's; auto takes any."""
     for key in sorted({*old, *new}):
         a, b = old.get(key), new.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
             yield from differences(a, b, f"{place}{key}.")
-        elif a != b:
+        elif a != b and b != "auto":
             yield f"{place}{key} was {a!r}, is {b!r}"
 
 
@@ -322,7 +322,8 @@ def _explain(error: ValidationError, source: str, overrides: Sequence[str]) -> s
     lines: dict[str, list[str]] = {}
     for fault in error.errors():
         place = [str(part) for part in fault["loc"]]
-        lines.setdefault(_blamed(_name(place), overrides) or source, []).append(_said(fault, place))
+        said = _said(fault, place)
+        lines.setdefault(_blamed(_name(place), said, overrides) or source, []).append(said)
     return "; ".join(f"{where}: {'; '.join(said)}" for where, said in lines.items())
 
 
@@ -352,11 +353,12 @@ def _nested(keys: Sequence[str], kind: str) -> str:
     return ": {".join([*keys, f"type: {kind}"]) + "}" * len(keys)
 
 
-def _blamed(name: str, overrides: Sequence[str]) -> str | None:
-    """The --set that gave a key, or the mapping it stands in; the last one wins."""
+def _blamed(name: str, said: str, overrides: Sequence[str]) -> str | None:
+    """The --set that gave a key, its mapping, or what the fault of a mapping names; the last."""
     for item in reversed(overrides):
         key = item.partition("=")[0].strip()
-        if f"{name}.".startswith(f"{key}."):
+        below = key.startswith(f"{name}.") and key.removeprefix(f"{name}.") in said
+        if f"{name}.".startswith(f"{key}.") or below:
             return f"--set {item}"
     return None
 

@@ -26,7 +26,7 @@ from sps.types import Metrics
 def train(parts: Parts, run: Run) -> Scores | None:
     """Train to the end, evaluate the selected checkpoint, and return its test scores."""
     recipe = parts.recipe
-    if recipe.evaluation.every and not run.start:
+    if recipe.evaluation.every and not run.start and not run.scores:
         validate(parts, run, 0)  # what there is to lose
     for phase in schedule(recipe.rl.steps, irl_every(parts), recipe.irl.steps, run.start):
         _reinforce(parts, run, phase)

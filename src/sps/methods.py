@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 from sps.compare import Extra, saved_steps
 from sps.config import Recipe, load_recipe
 from sps.errors import UserError
+
+# Keys of a task that leave its test questions as they are.
+_ELSE = {"subset", "overlap", "template", "instruction", "cut", "time_limit", "workers"}
 
 
 def sweep_recipe(path: Path, overrides: list[str], sweep: str) -> list[Recipe]:
@@ -42,7 +46,23 @@ def by_name(recipes: list[Recipe]) -> dict[str, Recipe]:
     if len(sizes) > 1:
         told = ", ".join(f"{n} of {name}" for n, name in sizes.items())
         raise UserError(f"evaluation.n differs ({told}); compare with one: --set evaluation.n=128")
+    tests = [_test_set(recipe) for recipe in recipes]
+    odd = next((i for i, test in enumerate(tests) if test != tests[0]), None)
+    if odd is not None:
+        keys = [k for k in tests[0] | tests[odd] if tests[0].get(k) != tests[odd].get(k)]
+        raise UserError(
+            f"{recipes[0].name} and {recipes[odd].name} have other test questions (task."
+            f"{', task.'.join(keys)}); compare methods on one task"
+        )
     return named
+
+
+def _test_set(recipe: Recipe) -> dict[str, Any]:
+    """The keys of a task that decide which test questions it has."""
+    task = recipe.task.model_dump()
+    if task.get("benchmarks"):
+        return {key: task.get(key) for key in ("type", "benchmarks", "data_dir", "limit")}
+    return {key: value for key, value in task.items() if key not in _ELSE}
 
 
 def make_extras(

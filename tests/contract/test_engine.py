@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     AutoModelForCausalLM,
     CohereConfig,
@@ -392,3 +393,32 @@ def test_it_computes_in_the_dtype_of_training(make_engine):
 
     assert gap(rounded=False) > 1e-3  # what bf16 does to this model
     assert gap(rounded=True) < gap(rounded=False)  # rounded alike, and not to the bit
+
+
+class Converted(TorchDispatchMode):
+    """How many weights were converted to bf16."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.known, self.count = {p.data_ptr() for p in model.parameters() if p.ndim == 2}, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        to_half = isinstance(out, torch.Tensor) and out.dtype == torch.bfloat16
+        if "_to_copy" in str(function) and to_half and args[0].data_ptr() in self.known:
+            self.count += 1
+        return out
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_weights_are_converted_once_and_not_for_every_token(trained):
+    model = make_model("llama").requires_grad_(trained)
+    model.compute_dtype = torch.bfloat16
+    engine = NativeEngine(model, [VOCABULARY + 1], PAD)
+    counts = []
+    for tokens in (4, 16):
+        with Converted(model) as converted:
+            list(engine.generate(requests_of([5], n=2), Sampling(2, tokens, seed=1)))
+        counts.append(converted.count)
+    assert 0 < counts[0] == counts[1]
+    assert all(p.requires_grad is trained for p in model.parameters())

@@ -333,7 +333,7 @@ def test_train_refuses_a_model_that_cannot_fit_before_it_touches_anything(
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
     text = said(capsys, "train", SEVEN, "--out", tmp_path / "run")
     assert "take 113 GiB, the GPU has 80" in text
-    text = said(capsys, "compare", SEVEN, SPS, "--out", tmp_path / "run")
+    text = said(capsys, "compare", SEVEN, "--out", tmp_path / "run")
     assert "take 113 GiB, the GPU has 80" in text
     assert not (tmp_path / "run").exists()
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from sps.build import open_run
-from sps.compare import saved_steps
+from sps.compare import Job, run_job, saved_steps
 from sps.config import load_recipe, parse_recipe
 from sps.errors import RunFailed, UserError
 from sps.evaluate.scores import count_scores
@@ -272,6 +272,26 @@ def test_a_killed_run_resumes_to_the_same_bits(name, tmp_path, whole):
     assert learnt(tmp_path / "run") == learnt(whole)  # every step once, with the same loss
 
 
+def test_the_start_is_validated_once(tmp_path):
+    recipe = recipe_of(evaluation__every=3)
+    killed_and_resumed(recipe, tmp_path / "run", kill_at("rl", 1))
+    names = [r["name"] for r in told(tmp_path / "run") if r["kind"] == "eval"]
+    assert [n for n in names if n.startswith("validation")] == [
+        f"validation-{step:06d}" for step in (0, 3, 6)
+    ]
+
+
+def test_a_run_goes_on_in_the_dtype_it_began_with(tmp_path):
+    written = tmp_path / "run" / "recipe.yaml"
+    with pytest.raises(Killed):
+        run(recipe_of(), tmp_path / "run", listeners=[kill_at("rl", 3)])
+    assert load_recipe(written).model.dtype == "float32"  # what auto is on a CPU
+    written.write_text(written.read_text().replace("float32", "bfloat16"))  # and on a GPU
+    parts, _, _ = run(recipe_of(), tmp_path / "run", resume=True)
+    assert parts.recipe.model.dtype == "bfloat16"
+    assert parts.policy.model.compute_dtype == torch.bfloat16
+
+
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
@@ -350,6 +370,22 @@ def test_samples_of_the_end_that_was_cut_short_are_kept_when_it_is_resumed_there
     EvalStore(tmp_path / "run" / "evals" / "test")
     open_run(recipe, tmp_path / "run", resume=True)
     assert (tmp_path / "run" / "evals" / "test").is_dir()
+
+
+def test_samples_of_a_base_that_was_being_compared_are_kept(tmp_path):
+    recipe = recipe_of(evaluation={"every": 0, "n": 4})
+    job = Job("base", recipe, tmp_path / "base", train=False)
+    run_job(job)
+    for name in ("result.json", "evals/test-000000.json"):  # as if killed before they were written
+        (job.folder / name).unlink()
+    (job.folder / "metrics.jsonl").write_text("")
+    store = EvalStore(job.folder / "evals" / "test-000000")
+    rows = store.read()
+    store.replace([{**rows[0], "text": "drawn before"}])
+    run_job(job)
+    texts = [row["text"] for row in EvalStore(store.folder).read()]
+    assert len(texts) == len(rows)
+    assert texts.count("drawn before") == 1
 
 
 @pytest.mark.parametrize("saved", [0, 1], ids=["the_first", "a_later_one"])

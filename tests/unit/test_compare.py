@@ -121,11 +121,30 @@ def test_methods_are_paired_on_the_same_questions_alone():
             [{"name": "a"}, {"name": "b", "evaluation": {"n": 8}}],
             r"evaluation.n differs \(128 of a, 8 of b\)",
         ),
+        (
+            [{"name": "a"}, {"name": "b", "task": {"train": 20, "seed": 1}}],
+            r"a and b have other test questions \(task.seed, task.train\)",
+        ),
+        (
+            [
+                {"name": "a", "task": {"type": "math", "data": "x", "benchmarks": ["aime24"]}},
+                {"name": "b", "task": {"type": "math", "data": "x", "benchmarks": ["math500"]}},
+            ],
+            r"a and b have other test questions \(task.benchmarks\)",
+        ),
     ],
 )
 def test_recipes_that_cannot_be_compared_are_refused(trees, message):
     with pytest.raises(UserError, match=message):
         by_name([parse_recipe(tree, "test") for tree in trees])
+
+
+def test_what_leaves_the_test_questions_alone_may_differ():
+    task = {"type": "math", "data": "x"}
+    for more in ({"benchmarks": ["aime24"]}, {}):
+        one, two = {**task, **more}, {**task, **more, "subset": 100, "template": "plain"}
+        trees = [{"name": "a", "task": one}, {"name": "b", "task": two}]
+        assert list(by_name([parse_recipe(tree, "test") for tree in trees])) == ["a", "b"]
 
 
 def extras(early, hot="", **tree):

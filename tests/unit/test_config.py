@@ -195,6 +195,15 @@ def test_set_of_a_bad_value_is_blamed_on_the_option_alone(write, item):
     assert file.endswith("recipe.yaml: irl.lr: Input should be greater than or equal to 0 (got -1)")
 
 
+@pytest.mark.parametrize("item", ["rl.algorithm.type=foo", "irl.optimizer.warmup_steps=3"])
+def test_set_is_blamed_for_what_it_does_to_the_mapping_it_is_in(write, item):
+    with pytest.raises(UserError, match=f"^--set {item}: "):
+        load_recipe(write("seed: 0"), [item])
+    path = write("rl: {algorithm: {type: bar}}")
+    with pytest.raises(UserError, match=f"^{path}: rl.algorithm: no type 'bar'"):
+        load_recipe(path, ["rl.algorithm.beta=0.1"])
+
+
 def test_set_below_a_key_without_a_value_gives_it_one(write):
     assert load_recipe(write("rl:"), ["rl.steps=5"]).rl.steps == 5
 

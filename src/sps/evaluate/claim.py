@@ -10,6 +10,7 @@ from sps.errors import UserError
 
 # More samples, more benchmarks and other gold answers go with what is there.
 _FREE = {"n", "questions", "cut"}
+_OF_WEIGHTS = {"model", "gguf", "dtype"}  # no matter to verdicts alone
 
 
 def claim(folder: Path, now: dict[str, Any], regrade_only: bool) -> dict[str, Any]:
@@ -23,13 +24,15 @@ def claim(folder: Path, now: dict[str, Any], regrade_only: bool) -> dict[str, An
         if regrade_only:
             raise UserError(f"--regrade: {folder} holds no evaluation; name its folder with --out")
         return now
-    before = json.loads(path.read_text(encoding="utf-8"))
+    before = _older(held(folder), now)
+    free = _FREE | (_OF_WEIGHTS if regrade_only else set())
+    now = {**now, **({k: before[k] for k in _OF_WEIGHTS} if regrade_only else {})}
     # Folders of an older version do not say: the default is the best guess.
     cuts = before.get("cut") or dict.fromkeys(before["questions"], "zero")
     changed = [
         f"{k} ({before.get(k)}, now {now[k]})"
         for k in now
-        if k not in _FREE and before.get(k) != now[k]
+        if k not in free and before.get(k) != now[k]
     ]
     changed += [
         f"questions of {k}"
@@ -46,6 +49,23 @@ def claim(folder: Path, now: dict[str, Any], regrade_only: bool) -> dict[str, An
         raise UserError(_other_cut(folder, other, now["cut"]))
     questions = {**before["questions"], **now["questions"]}
     return {**now, "questions": questions, "cut": {**cuts, **now["cut"], **dict.fromkeys(other)}}
+
+
+def held(folder: Path) -> dict[str, Any]:
+    """What eval.json says; nothing where there is none."""
+    path = folder / "eval.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def _older(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """As this version would have written it: a path in its plainest form, a dtype of weights."""
+    plain = before["model"] if now["endpoint"] else str(Path(before["model"]).expanduser())
+    return {
+        **before,
+        "model": plain,
+        "gguf": before.get("gguf"),
+        "dtype": now["dtype"] if now["endpoint"] else before["dtype"],
+    }
 
 
 def keep(folder: Path, held: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from typing import Any, get_args
 from sps.config_tasks import Cut
 from sps.data.benchmarks import find_benchmark, load_benchmark
 from sps.errors import RunFailed, UserError
-from sps.evaluate.claim import claim, keep
+from sps.evaluate.claim import claim, held, keep
 from sps.evaluate.compare import compare, compare_markdown
 from sps.evaluate.evaluate import PolicyTexts, collect, missing, regrade
 from sps.evaluate.progress import make_progress
@@ -110,7 +110,7 @@ def eval_command(
         raise UserError("--bench: name at least one benchmark, such as --bench aime24,math500")
     parts = [make_part(name, settings, machinery) for name in names]
     folder = Path(out) if out else Path("evals") / _slug(settings.model)
-    settings = ranks.tell(partial(_resolved, settings))
+    settings = ranks.tell(partial(_resolved, settings, machinery, folder, regrade_only))
     asked = {
         **asdict(settings),
         "cut": {part.name: machinery.cut for part in parts},
@@ -118,19 +118,19 @@ def eval_command(
     }
 
     def take() -> dict[str, Any]:
-        held = claim(folder, asked, regrade_only)
+        claimed = claim(folder, asked, regrade_only)
         for part in parts if regrade_only else ():
             _check_complete(folder, part, settings.n)
-        keep(folder, held)
-        return held
+        keep(folder, claimed)
+        return claimed
 
-    held = ranks.tell(take)
+    claimed = ranks.tell(take)
     say = say if ranks.main else _silent
     scores = run_parts(folder, parts, settings, machinery, regrade_only, say)
-    about = {**asdict(settings), "cut": machinery.cut}
+    about = {key: claimed[key] for key in asdict(settings)} | {"cut": machinery.cut}
 
     def write() -> dict[str, Any]:
-        keep(folder, {**held, "cut": {**held["cut"], **asked["cut"]}})
+        keep(folder, {**claimed, "cut": {**claimed["cut"], **asked["cut"]}})
         rows = {part.name: _rows(folder, part, settings.n) for part in parts}
         return write_results(folder, about, scores, rows)
 
@@ -145,11 +145,20 @@ def _silent(text: str) -> None:
     """What the ranks that do not write say."""
 
 
-def _resolved(settings: EvalSettings) -> EvalSettings:
-    """A run by the checkpoint it stands for now: once it has gone on, it is another model."""
+def _resolved(
+    settings: EvalSettings, machinery: Machinery, folder: Path, regrade_only: bool
+) -> EvalSettings:
+    """A run by the checkpoint it stands for now, and 'auto' by what it is here, or was before."""
     if settings.endpoint:
         return settings
-    return replace(settings, model=resolve_model(settings.model))
+    dtype = settings.dtype
+    if dtype == "auto":
+        dtype = held(folder).get("dtype", "auto")
+    if dtype == "auto" and not regrade_only:
+        from sps.policy.load import pick_device, pick_dtype
+
+        dtype = pick_dtype(dtype, pick_device(machinery.device))
+    return replace(settings, model=resolve_model(settings.model), dtype=dtype)
 
 
 def _check(settings: EvalSettings, machinery: Machinery) -> None:
@@ -280,12 +289,11 @@ def make_texts(settings: EvalSettings, machinery: Machinery) -> TextEngine:
         )
     import torch
 
-    from sps.policy.load import best_threads, load_policy, pick_device, pick_dtype
+    from sps.policy.load import best_threads, load_policy, pick_device
     from sps.rollout.native import NativeEngine
 
     device = pick_device(machinery.device)
-    dtype = pick_dtype(settings.dtype, device)
-    policy = load_policy(settings.model, settings.gguf, dtype, device)
+    policy = load_policy(settings.model, settings.gguf, settings.dtype, device)
     torch.set_num_threads(best_threads(policy.model))
     rows = machinery.max_rows or (64 if policy.model.device.type == "cpu" else 1024)
     if machinery.engine:

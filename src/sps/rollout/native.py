@@ -58,16 +58,32 @@ class NativeEngine:
             while True:
                 # Only around our own work: a caller that trains between two completions must not
                 # find gradients switched off.
-                with torch.inference_mode(), _sampling_mode(self.model), self._rounding():
+                with _sampling_mode(self.model), self._rounding():
                     chunk = next(chunks, None)
                 if chunk is None:
                     break
                 yield from chunk
 
-    def _rounding(self) -> torch.autocast:
-        """Computes in the dtype that training computes in."""
-        enabled = self.kind != torch.float32
-        return torch.autocast(self.model.device.type, self.kind, enabled=enabled)
+    @contextmanager
+    def _rounding(self) -> Iterator[None]:
+        """No gradients, and the dtype that training computes in.
+
+        Autocast converts a weight once, not once a token, where it could be trained, and never
+        in inference mode.
+        """
+        if self.kind == torch.float32:
+            with torch.inference_mode():
+                yield
+            return
+        frozen = [p for p in self.model.parameters() if not p.requires_grad]
+        try:
+            for p in frozen:
+                p.requires_grad_(True)
+            with torch.no_grad(), torch.autocast(self.model.device.type, self.kind):
+                yield
+        finally:
+            for p in frozen:
+                p.requires_grad_(False)
 
     def _wave(self, wave: list[Request], sampling: Sampling) -> Iterator[list[Completion]]:
         rows = _Rows(wave, sampling, self.model.device)

@@ -169,3 +169,10 @@ def test_diversity_has_every_use_of_a_run_and_the_ends_of_validation(tmp_path):
         "validation-000003": ("validation", 3),
         "validation-000006": ("validation", 6),
     }
+
+
+def test_a_run_that_has_only_validated_its_start_has_not_finished(tmp_path):
+    (tmp_path / "recipe.yaml").write_text("name: x\n")
+    track = Track(tmp_path / "metrics.jsonl")
+    write_evaluation(tmp_path, "validation-000000", 0, 4, track, seed=0)
+    assert any("has not finished" in text for text in read_run(tmp_path).missing)

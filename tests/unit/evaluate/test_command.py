@@ -185,13 +185,40 @@ def test_an_evaluation_of_an_older_version_goes_on(monkeypatch, tmp_path, data):
     path = tmp_path / "e" / "eval.json"
     before = json.loads(path.read_text())
     del before["gguf"], before["cut"]
-    path.write_text(json.dumps(before))
+    path.write_text(json.dumps({**before, "model": "./m"}))  # as it was typed
     assert run(monkeypatch, tmp_path / "e", data)[1].drawn == 0
     path.write_text(json.dumps(before))
     with pytest.raises(UserError, match=r"another gguf \(None, now x\.gguf\)"):
         run(monkeypatch, tmp_path / "e", data, set={"gguf": "x.gguf"})
     with pytest.raises(UserError, match="aime24 is judged with --cut zero"):
         run(monkeypatch, tmp_path / "e", data, cut="judge")
+
+
+def test_an_evaluation_goes_on_in_the_dtype_it_began_with(monkeypatch, tmp_path, data):
+    path = tmp_path / "e" / "eval.json"
+    run(monkeypatch, tmp_path / "e", data)
+    assert json.loads(path.read_text())["dtype"] == "float32"  # what auto is on a CPU
+    path.write_text(path.read_text().replace("float32", "bfloat16"))  # what it is on a GPU
+    found, fake, _ = run(monkeypatch, tmp_path / "e", data, set={"n": 6})
+    assert (found["dtype"], fake.drawn) == ("bfloat16", 12)
+    with pytest.raises(UserError, match=r"another dtype \(bfloat16, now float32\)"):
+        run(monkeypatch, tmp_path / "e", data, set={"dtype": "float32"})
+
+
+def test_an_endpoint_has_no_dtype(monkeypatch, tmp_path, data):
+    served = {"endpoint": "http://localhost:1/v1"}
+    run(monkeypatch, tmp_path / "e", data, set=served)
+    path = tmp_path / "e" / "eval.json"
+    path.write_text(path.read_text().replace('"auto"', '"float32"'))
+    assert run(monkeypatch, tmp_path / "e", data, set=served)[1].drawn == 0
+
+
+def test_verdicts_are_made_again_whatever_became_of_the_model(monkeypatch, tmp_path, data):
+    run(monkeypatch, tmp_path / "e", data)
+    gone = {"model": "elsewhere", "gguf": "x.gguf"}
+    found, _, _ = run(monkeypatch, tmp_path / "e", data, set=gone, regrade_only=True)
+    assert (found["model"], found["gguf"]) == ("m", None)  # which wrote the answers
+    assert run(monkeypatch, tmp_path / "e", data)[1].drawn == 0
 
 
 def test_another_cut_is_a_matter_of_regrading(monkeypatch, tmp_path, data):
