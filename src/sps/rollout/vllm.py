@@ -74,6 +74,8 @@ class VllmEngine:
             vllm.llm.llm_engine.engine_core.shutdown()
             del vllm.llm  # else its memory is still held when the rest is collected
             cleanup_dist_env_and_memory()
+        else:
+            self._left = vllm  # collected, it would end the process group that training is in
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[Completion]:
         """Every sample of every request, all at once when the last of them is done."""
