@@ -27,7 +27,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from bench.gpu_rollout import QWEN15, SMOLLM2, build
 from bench.gpu_step import make_parts
-from bench.sides import report, row, wait
+from bench.sides import TRL, report, row, wait
 from sps.phases.rl import rl_phase
 from sps.phases.schedule import Phase
 from sps.policy.load import load_policy, prepare_training
@@ -92,18 +92,12 @@ def trainer(folder: Path, work: tuple, vllm: bool, steps: int, clock: Clock) -> 
         num_generations=8,
         max_completion_length=new,
         learning_rate=5e-7,
-        beta=0.0,
         max_steps=steps,
-        loss_type="grpo",
-        report_to=[],
-        save_strategy="no",
-        logging_strategy="no",
-        disable_tqdm=True,
         bf16=torch.cuda.is_available(),
         use_cpu=not torch.cuda.is_available(),
-        gradient_checkpointing=False,
         use_vllm=vllm,
         generation_kwargs={"ignore_eos": True} if vllm else {"eos_token_id": None},
+        **TRL,
         **({"vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.3} if vllm else {}),
     )
     return GRPOTrainer(

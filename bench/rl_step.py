@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from bench.sides import alternate, report, row
+from bench.sides import TRL, alternate, report, row
 from sps.build import ensure_base, make_task, open_run
 from sps.config import load_recipe
 from sps.phases.rl import rl_phase
@@ -63,16 +63,10 @@ def _trl(recipe, folder):
         max_completion_length=recipe.rollout.max_new_tokens,
         learning_rate=recipe.rl.lr,
         lr_scheduler_type="constant",
-        beta=0.0,
         max_steps=STEPS,
-        loss_type="grpo",
-        report_to=[],
-        save_strategy="no",
-        logging_strategy="no",
-        disable_tqdm=True,
         bf16=False,
         use_cpu=True,
-        gradient_checkpointing=False,
+        **TRL,
     )
     return GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(base),

@@ -14,6 +14,11 @@ from typing import Any
 import torch
 
 RESULTS = Path(__file__).parent / "results"
+# GRPOConfig's: the same loss as ours, and nothing beside the steps.
+TRL = {
+    "beta": 0.0, "loss_type": "grpo", "gradient_checkpointing": False, "report_to": [],
+    "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True,
+}  # fmt: skip
 
 
 def alternate(sides: dict[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:

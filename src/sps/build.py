@@ -26,7 +26,14 @@ from sps.phases import Parts
 from sps.phases.irl import make_irl_optimizer
 from sps.policy import tiny
 from sps.policy.checkpoint import forget_drafts, latest_checkpoint, load_trainer, load_weights
-from sps.policy.load import Policy, best_threads, load_policy, pick_dtype, prepare_training
+from sps.policy.load import (
+    Policy,
+    best_threads,
+    load_policy,
+    pick_device,
+    pick_dtype,
+    prepare_training,
+)
 from sps.policy.meter import Probe
 from sps.policy.shard import set_optimizer_state, shard
 from sps.policy.update import Budget, make_optimizer
@@ -169,21 +176,17 @@ def settle_dtype(recipe: Recipe, folder: Path) -> Recipe:
     dtype, written = recipe.model.dtype, folder / "recipe.yaml"
     if dtype == "auto" and written.exists():
         dtype = load_recipe(written).model.dtype
-    device = "cuda" if recipe.model.place != "cpu" and torch.cuda.is_available() else "cpu"
-    model = recipe.model.model_copy(update={"dtype": pick_dtype(dtype, device)})
+    model = recipe.model.model_copy(update={"dtype": pick_dtype(dtype, _device(recipe))})
     return recipe.model_copy(update={"model": model})
+
+
+def _device(recipe: Recipe) -> str:
+    return pick_device(recipe.model.place, "model.device")
 
 
 def make_policy(recipe: Recipe, path: str | None = None, ranks: Ranks = ALONE) -> Policy:
     """The policy at `path`, or the one the recipe starts from."""
-    model = recipe.model
-    device = model.place
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    elif device == "cuda" and not torch.cuda.is_available():
-        raise UserError(
-            "model.device: cuda is asked for but there is no CUDA device; use auto or cpu"
-        )
+    model, device = recipe.model, _device(recipe)
     if path is None and model.path is None:
         check_embedded(recipe.task)
         path = str(ranks.tell(lambda: ensure_base(recipe)))
@@ -300,8 +303,7 @@ def _parts(
 def _sharded_engine(recipe: Recipe, policy: Policy) -> RolloutEngine:
     """The native engine over a whole copy in the computation's precision, one on each rank."""
     copy = deepcopy(policy.model).requires_grad_(False).to(policy.model.compute_dtype)
-    place = "cuda" if torch.cuda.is_available() and recipe.model.place != "cpu" else "cpu"
-    whole = Policy(copy.to(place), policy.tokenizer, policy.source)
+    whole = Policy(copy.to(_device(recipe)), policy.tokenizer, policy.source)
     return CopiedEngine(make_engine(whole, recipe.rollout.max_rows), copy)
 
 

@@ -187,8 +187,8 @@ def _split(name: str, temperature: Any) -> tuple[str, int | None]:
 
 
 def _say_what_is_not_there(run: RunFolder) -> None:
-    first = {r["kind"] for r in run.records} == {"eval"}
-    if first and not run.split("validation"):
+    evaluated = {r["kind"] for r in run.records} == {"eval"}
+    if evaluated and not run.split("validation"):
         return  # an evaluation of a policy that was not trained here: nothing else belongs to it
     if run.records and not run.of_kind("done"):
         last = max(r["step"] for r in run.records)

@@ -197,10 +197,10 @@ def pick_dtype(asked: str, device: str) -> str:
     return rounded if asked == "auto" else asked
 
 
-def pick_device(asked: str) -> str:
-    """'auto' is CUDA where there is one."""
+def pick_device(asked: str, key: str = "--device") -> str:
+    """'auto' is CUDA where there is one; errors name the key."""
     if asked == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if asked == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: there is no CUDA device here; use auto or cpu")
+        raise UserError(f"{key}: cuda is asked for but there is no CUDA device; use auto or cpu")
     return asked
