@@ -1,6 +1,7 @@
 """A supervised start for a model that RL finds nothing to teach: it learns to answer, and to stop.
 
 python examples/warm_start.py MODEL data/gsm8k_train.jsonl runs/gsm8k/start --first 3700
+python examples/warm_start.py MODEL countdown runs/countdown/start --first 30000 --epochs 1
 """
 
 from __future__ import annotations
@@ -11,17 +12,19 @@ import re
 import shutil
 import sys
 import time
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
-from sps.config import IRL
+from sps.config import IRL, BaseTraining
 from sps.data.load import load_problems
 from sps.errors import RunFailed, UserError
 from sps.phases.irl import irl_step
 from sps.policy.load import Policy, load_policy, pick_device
 from sps.policy.resolve import resolve_model
 from sps.policy.update import Budget, make_optimizer
+from sps.tasks.countdown import Countdown
 from sps.tasks.prompts import BOXED, TEMPLATES, Prompt, render
 
 Pair = tuple[np.ndarray, np.ndarray]  # token ids of a prompt, and of its answer with the end token
@@ -32,9 +35,7 @@ def main(given: list[str] | None = None) -> None:
     options = read_options(given)
     if options.out.exists():
         raise UserError(f"{options.out} is there already; choose another folder, or remove it")
-    answers, rest = read_answers(options.data, options.first)
-    problems = load_problems(str(options.data), key="DATA")[: len(answers)]
-    prompts = [render(options.template, p.question, BOXED, p.meta) for p in problems]
+    prompts, answers, rest = countdown(options) if is_countdown(options) else rows(options)
     device = pick_device(options.device)
     dtype = "bfloat16" if device == "cuda" else "float32"  # of the computation, as in training
     policy = load_policy(resolve_model(options.model), dtype=dtype, device=device)
@@ -42,6 +43,25 @@ def main(given: list[str] | None = None) -> None:
     train(policy, pairs, options)
     save(policy, rest, options.out)
     print(f"{options.out}: the model" + f", and {len(rest)} rows left in rest.jsonl" * bool(rest))
+
+
+def is_countdown(options: argparse.Namespace) -> bool:
+    """The word instead of a file."""
+    return str(options.data) == "countdown" and not options.data.exists()
+
+
+def countdown(options: argparse.Namespace) -> tuple[list[Prompt], list[str], list[str]]:
+    """Attempts at training problems, half of them aimless, as the embedded policy learns from."""
+    attempts = Countdown().attempts(options.seed, BaseTraining().solved)
+    texts = [(p.question, text) for p, text in islice(attempts, options.first or 10_000)]
+    return [question for question, _ in texts], [text for _, text in texts], []
+
+
+def rows(options: argparse.Namespace) -> tuple[list[Prompt], list[str], list[str]]:
+    """Prompts and answers of the first rows of the file, and the lines of the others."""
+    answers, rest = read_answers(options.data, options.first)
+    problems = load_problems(str(options.data), key="DATA")[: len(answers)]
+    return [render(options.template, p.question, BOXED, p.meta) for p in problems], answers, rest
 
 
 def read_answers(path: Path, first: int | None) -> tuple[list[str], list[str]]:
@@ -132,9 +152,9 @@ def read_options(given: list[str] | None) -> argparse.Namespace:
     """What the command line says."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", help="Hugging Face folder, hub id, .gguf file, or a run")
-    parser.add_argument("data", type=Path, help=".jsonl file: problem, solution, answer")
+    parser.add_argument("data", type=Path, help="a .jsonl file, or: countdown")
     parser.add_argument("out", type=Path, help="where the model goes")
-    parser.add_argument("--first", type=positive, help="rows used, from the top; default: all")
+    parser.add_argument("--first", type=positive, help="rows used, from the top")
     parser.add_argument("--epochs", type=positive, default=3)
     parser.add_argument("--lr", type=float, default=2e-4)
     parser.add_argument("--batch", type=positive, default=64, help="rows of an optimizer step")

@@ -290,16 +290,18 @@ def _passes(recipe: Recipe, shape: Shape, plan: Plan, share: _Share) -> dict[str
     """What a forward and backward pass needs."""
     layer = share.tokens * (_HIDDEN * shape.hidden + _FF * shape.ff)
     layer *= _EAGER if recipe.model.compile is False else 1
-    kept = share.tokens * 4 * shape.hidden * shape.layers + layer
     head = shape.vocabulary * shape.hidden
-    out = {"activations": kept if recipe.model.checkpointing else layer * shape.layers}
+    ends = _LOGITS + (2 if plan.sharded else 6) * head
+    # Layers that are computed again are so one by one, and after the output layer is done with.
+    again = share.tokens * 4 * shape.hidden * shape.layers + max(0.0, layer - ends)
+    activations = again if recipe.model.checkpointing else layer * shape.layers
+    out = {"activations": activations, "output layer": ends}
     if plan.sharded:
         # A layer in bf16 and the next one, its gradient in bf16 and in float32 to be sent; the
         # same, but once, for the embedding and the output layer.
         gathered = (2 * 2 + 2 + 4) * shape.layer + (2 + 4) * shape.ends
-        return out | {"gathered layers": gathered, "output layer": _LOGITS + 2 * head}
-    message = 4 * (_MESSAGE + head) if plan.gpus > 1 else 0
-    return out | {"output layer": _LOGITS + 6 * head, "messages": message}
+        return out | {"gathered layers": gathered}
+    return out | {"messages": 4 * (_MESSAGE + head) if plan.gpus > 1 else 0}
 
 
 def _engine(shape: Shape, plan: Plan, share: _Share) -> dict[str, float]:

@@ -157,6 +157,24 @@ def test_a_bad_row_is_named_with_its_line(tmp_path, script, model, second, first
     assert not (tmp_path / "out").exists()
 
 
+def test_a_warm_start_on_countdown_learns_to_take_steps(tmp_path, script, model):
+    out = tmp_path / "start"
+    how = ["--first", "512", "--epochs", "20", "--lr", "5e-3", "--device", "cpu"]
+    script.main([str(model), "countdown", str(out), *how])
+    assert not (out / "rest.jsonl").exists()
+    recipe = parse_recipe({"model": {"path": str(out), "device": "cpu"}}, "test")
+    policy, task = make_policy(recipe), make_task(recipe)
+    problems = task.problems("test")[:16]
+    requests = [
+        Request(i, policy.encode(task.prompt(p)), tuple(range(4))) for i, p in enumerate(problems)
+    ]
+    drawn = list(make_engine(policy, 64).generate(requests, Sampling(4, 60, seed=0)))
+    texts = [policy.decode(c.ids) for c in drawn if c.finished]
+    assert len(texts) > 48
+    verdicts = [task.judge(problems[0], text, True).kind for text in texts]
+    assert sum(kind != "unparsed" for kind in verdicts) > len(texts) / 2
+
+
 def test_a_folder_that_is_there_is_left_alone(tmp_path, script, model):
     data = write(tmp_path / "data.jsonl", ROWS)
     with pytest.raises(UserError, match="is there already; choose another folder"):

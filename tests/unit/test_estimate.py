@@ -114,7 +114,7 @@ def test_a_step_is_what_was_measured_on_an_h200():
     assert gib_without_meter(found) == pytest.approx(84.5, rel=0.1)
 
 
-@pytest.mark.parametrize(("checkpointing", "measured"), [(False, 37.7), (True, 6.9)])
+@pytest.mark.parametrize(("checkpointing", "measured"), [(False, 37.8), (True, 5.3)])
 def test_memory_of_a_pass_is_what_was_measured_on_an_h200(checkpointing, measured):
     # docs/results.md: one loss and its gradients above weights and gradients, 16 x 1024 tokens.
     parts = needs(recipe(1000, checkpointing=checkpointing), QWEN, prompt=24).parts
@@ -228,7 +228,7 @@ def test_remedies_name_what_makes_it_fit():
     found = list(remedies(asked, SEVEN, Plan(), 80 * GIB))
     assert found == [
         "4 GPUs, launch/fsdp2.yaml",
-        "model.lora: {}, rl.micro_tokens: 3272",
+        "model.lora: {}",
     ]
     assert needs(asked, SEVEN, plan=Plan(4, True)).fits(80 * GIB)
     for plan in (Plan(2, True), Plan(2, True, "vllm", 2)):
