@@ -27,7 +27,7 @@ def main() -> None:
         pairs = zip(prompts, completions, strict=True)
         return [task.judge(problems[prompt], text, True).reward for prompt, text in pairs]
 
-    sps = SPSCallback(every=options.every, steps=4, keep=3, lr=3e-4)
+    sps = SPSCallback(every=options.every, steps=4, keep=3)
     trainer = GRPOTrainer(
         str(ensure_base(recipe)),
         reward_funcs=sps.watch(reward),

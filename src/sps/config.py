@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from sps.config_rl import RL, Optimizer, PassK
+from sps.config_rl import IRL, RL, PassK
 from sps.config_tasks import CountdownTask, Node, NonNegative, Positive, Rate, Share, Task
 from sps.errors import UserError
 
@@ -92,38 +92,6 @@ class Rollouts(Node):
                 "with engine: vllm keep top_p: 1 and top_k: 0; vLLM gives log-probabilities of "
                 "what is left after truncation, and training needs those before it"
             )
-        return self
-
-
-class Selector(Node):
-    """Which rollouts of a group the IRL phase keeps. Every ambiguity of the paper is a key here."""
-
-    type: Literal[
-        "l2te", "uniform", "low_likelihood", "low_likelihood_positive", "positive", "negative"
-    ] = "l2te"
-    likelihood: Literal["mean", "sum"] = "mean"  # over the tokens of a trajectory
-    under: Literal["sampler", "policy"] = "sampler"  # the policy that drew it, or the one after RL
-    quantile: Annotated[float, Field(gt=0, le=1)] = 0.5
-    quantile_over: Literal["group", "batch"] = "group"
-
-
-class IRL(Node):
-    """The inverse-RL phases: forward KL towards the kept rollouts."""
-
-    steps: NonNegative = 4  # optimizer steps a phase; 0 is plain RL
-    every: NonNegative = 0  # RL steps between phases; 0: one pass over the training problems
-    lr: Rate = 3e-4
-    batch: Positive = 512
-    keep: Positive = 3  # rollouts kept of each group
-    selector: Selector = Selector()
-    optimizer_state: Literal["fresh", "kept"] = "fresh"
-    reduce: Literal["token", "sequence"] = "token"
-    optimizer: Optimizer = Optimizer()
-
-    @model_validator(mode="after")
-    def _no_warm_up(self) -> IRL:
-        if self.optimizer.warmup_steps:
-            raise ValueError("optimizer.warmup_steps: an IRL phase has no warm-up; leave it out")
         return self
 
 

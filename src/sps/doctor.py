@@ -355,13 +355,14 @@ def _doubts(recipe: Recipe) -> Iterator[str]:
             f"rollout.max_new_tokens is {rollout.max_new_tokens}, and the default is the Countdown "
             "demo's: nearly every answer would be cut off; set it, for example to 3072"
         )
-    if irl.steps and irl.lr < 1e-8:
-        yield f"irl.lr {irl.lr:g} will not move the policy; the meter will say so"
-    if irl.steps and irl.lr > 10 * rl.lr:
-        yield (
-            f"irl.lr {irl.lr:g} is more than ten times rl.lr {rl.lr:g}, and the default is the "
-            "Countdown demo's: it may undo what RL teaches; set it near rl.lr, or irl.steps to 0"
-        )
+    if irl.steps and irl.lr is not None:
+        if irl.lr < 1e-8:
+            yield f"irl.lr {irl.lr:g} will not move the policy; the meter will say so"
+        if irl.lr > 10 * rl.lr:
+            yield (
+                f"irl.lr {irl.lr:g} is more than ten times rl.lr {rl.lr:g}: it may undo what RL "
+                "teaches; leave it out, and irl.reach says how far a phase goes"
+            )
 
 
 def _data(recipe: Recipe) -> list[str]:

@@ -14,11 +14,11 @@ from collections.abc import Container
 from sps.card import describe, rewrite_card
 from sps.evaluate.scores import Scores
 from sps.phases import Parts
-from sps.phases.irl import cut_off_warning, irl_every, irl_phase, phase_start
+from sps.phases.irl import cut_off_warning, irl_every, irl_phase, own_lr, phase_start
 from sps.phases.rl import gap_warning, rl_phase
 from sps.phases.schedule import Phase, schedule
 from sps.policy.checkpoint import forget_checkpoints, save_checkpoint, saved_checkpoints
-from sps.policy.meter import Meter, stood_still
+from sps.policy.meter import Meter, stood_still, went_too_far
 from sps.run import Run, checkpoint_path, measure, use_checkpoint, validate
 from sps.types import Metrics
 
@@ -29,23 +29,22 @@ def train(parts: Parts, run: Run) -> Scores | None:
     if recipe.evaluation.every and not run.start and not run.scores:
         validate(parts, run, 0)  # what there is to lose
     for phase in schedule(recipe.rl.steps, irl_every(parts), recipe.irl.steps, run.start):
-        _reinforce(parts, run, phase)
+        moved = _reinforce(parts, run, phase)
         if phase.irl:
-            _inverse(parts, run, phase)
+            _inverse(parts, run, phase, moved)
         _after_step(parts, run, phase.last)  # last: a run resumed here has all of the phase
     return _finish(parts, run)
 
 
-def _reinforce(parts: Parts, run: Run, phase: Phase) -> None:
+def _reinforce(parts: Parts, run: Run, phase: Phase) -> Metrics:
+    """The RL phase; returns how far it moved the policy, as the meter read it."""
     meter = Meter(parts.policy.scorer, parts.probe)
     far, learnt = "", False  # `far` is said once a phase
     for step, metrics, settled in rl_phase(parts, phase):
         run.track.log("rl", step, phase=phase.number, **metrics)
         learnt |= metrics["used"] > 0
-        if not far:
-            far = gap_warning(metrics, parts.recipe.rollout.gap_warn)
-            if far:
-                run.track.log("warning", step, text=far)
+        if not far and (far := gap_warning(metrics, parts.recipe.rollout.gap_warn)):
+            run.track.log("warning", step, text=far)
         if metrics.get("out_of_memory"):
             text = f"memory ran out; passes are now of {parts.budget.tokens} tokens"
             run.track.log("warning", step, text=text)
@@ -54,31 +53,34 @@ def _reinforce(parts: Parts, run: Run, phase: Phase) -> None:
     first = phase_start(parts, phase)
     # Resumed in mid-phase: the meter knows the policy since then alone, and says so.
     since: Metrics = {"since_step": phase.first - 1} if phase.first > first else {}
-    _read_meter(parts, run, phase, "rl", meter, learnt, since)
+    moved = _read_meter(parts, run, phase, "rl", meter, learnt, since)
     if not phase.irl and parts.ranks.main:
         parts.store.close_phase(first, phase.last, kept=set())
+    return moved
 
 
-def _inverse(parts: Parts, run: Run, phase: Phase) -> None:
+def _inverse(parts: Parts, run: Run, phase: Phase, before: Metrics) -> None:
     meter, learnt = Meter(parts.policy.scorer, parts.probe), False
     for metrics in irl_phase(parts, phase):
         run.track.log("irl", phase.last, phase=phase.number, **metrics)
         learnt |= metrics.get("kept", 0) > 0
         if text := cut_off_warning(metrics, parts.recipe.rollout.max_new_tokens):
             run.track.log("warning", phase.last, text=text)
-    _read_meter(parts, run, phase, "irl", meter, learnt, {})
+    moved = _read_meter(parts, run, phase, "irl", meter, learnt, {})
+    if text := went_too_far(moved, before, own_lr(parts)):
+        run.track.log("warning", phase.last, text=text)
 
 
 def _read_meter(
     parts: Parts, run: Run, phase: Phase, kind: str, meter: Meter, learnt: bool, since: Metrics
-) -> None:
-    moved = meter.read()
-    run.track.log("meter", phase.last, phase=phase.number, of=kind, **moved, **since)
+) -> Metrics:
+    moved = meter.read() | since
+    run.track.log("meter", phase.last, phase=phase.number, of=kind, **moved)
     dtype = str(next(parts.policy.model.parameters()).dtype).removeprefix("torch.")
-    lr = getattr(parts.recipe, kind).lr
-    warning = stood_still(kind, moved, lr, dtype, parts.recipe.meter.still, learnt)
-    if warning:
-        run.track.log("warning", phase.last, text=warning)
+    lr = own_lr(parts) if kind == "irl" else parts.recipe.rl.lr
+    if text := stood_still(kind, moved, lr, dtype, parts.recipe.meter.still, learnt):
+        run.track.log("warning", phase.last, text=text)
+    return moved
 
 
 def _after_step(parts: Parts, run: Run, step: int) -> None:

@@ -513,8 +513,30 @@ def test_the_papers_irl_lr_is_warned_about_and_the_tuned_one_is_not(tmp_path):
     assert [w["step"] for w in warnings] == [3, 6]
     assert all("lr 5e-10" in w["text"] and "float32" in w["text"] for w in warnings)
     assert all("the irl phase" in w["text"] for w in warnings)
-    run(recipe_of(), tmp_path / "tuned")
+    run(recipe_of(irl__lr=None), tmp_path / "tuned")
     assert not [r for r in told(tmp_path / "tuned") if r["kind"] == "warning"]
+
+
+def test_the_rate_that_is_left_out_takes_the_irl_phase_as_far_as_asked(tmp_path):
+    found = {}
+    for name, settings in {
+        "short": {"irl__lr": None, "irl__reach": 0.2},
+        "long": {"irl__lr": None, "irl__reach": 0.4},
+        "too_far": {"irl__lr": 6e-4},
+    }.items():
+        recipe = recipe_of(rl__steps=24, rl__lr=2e-4, irl__every=12, irl__steps=4, **settings)
+        run(recipe, tmp_path / name)
+        records = told(tmp_path / name)
+        far = {r["of"]: r["relative_update"] for r in records if r["kind"] == "meter"}
+        texts = [r["text"] for r in records if r["kind"] == "warning"]
+        lr = next(r["lr"] for r in records if r["kind"] == "irl" and "lr" in r)
+        found[name] = far["irl"] / far["rl"], lr, texts
+    assert found["short"][0] == pytest.approx(0.2, rel=0.4)  # the law is rough
+    assert found["long"][0] == pytest.approx(0.4, rel=0.4)
+    assert found["long"][1] == pytest.approx(2 * found["short"][1])
+    assert not found["short"][2]
+    assert found["too_far"][1] == 6e-4
+    assert any("undo what RL teaches" in text for text in found["too_far"][2])
 
 
 def test_a_phase_in_which_no_group_disagrees_says_so(tmp_path):

@@ -60,7 +60,7 @@ def phase_by_hand(policy, record, settings, number, temperature=1.0):
         others += [rollouts[i] for i in np.flatnonzero(~keep)]
     probe = Probe(*map(list, zip(*others, strict=True)), policy.pad_id, 16384)
     meter = Meter(policy.scorer, probe)
-    optimizer = make_irl_optimizer(policy.model, settings)
+    optimizer = make_irl_optimizer(policy.model, settings, settings.lr)
     for batch in batches(len(kept), settings.batch, settings.steps, rng):
         prompts, completions = ([kept[i][part] for i in batch] for part in (0, 1))
         learnt.append([(kept[i][0].tolist(), kept[i][1].tolist()) for i in batch])
@@ -122,7 +122,7 @@ def test_layers_compute_activations_twice_where_trl_has_them_do_so():
     model.model.layers[0].mlp.register_forward_pre_hook(lambda *_: calls.append(1))
     settings, rollout = IRL(**SETTINGS), ([np.array([1, 2])], [np.array([3, 4])])
     with _calm(model, recompute=True):
-        optimizer = make_irl_optimizer(model, settings)
+        optimizer = make_irl_optimizer(model, settings, settings.lr)
         irl_step(policy, optimizer, *rollout, settings, Budget(16384), 1.0)
     assert len(calls) == 2
     assert all(module.training for module in model.modules())

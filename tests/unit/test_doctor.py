@@ -74,9 +74,12 @@ def test_a_recipe_that_train_refuses_for_want_of_a_model_is_not_approved(name):
 def test_the_countdown_demos_defaults_are_doubted_on_a_language_model():
     task = {"type": "math", "data": "some/data"}
     for path in ("Qwen/Qwen2.5-Math-1.5B", "some/unknown-model"):  # also where no shape is known
-        left_out = parse_recipe({"model": {"path": path}, "task": task, "rl": {"lr": 5e-7}}, "test")
-        said = "\n".join(examine(left_out, Machine(1, 139, True)))
+        asked = {"model": {"path": path}, "task": task, "rl": {"lr": 5e-7}}
+        said = "\n".join(examine(parse_recipe(asked, "test"), Machine(1, 139, True)))
         assert "rollout.max_new_tokens is 20" in said
+        assert "irl.lr" not in said
+        asked["irl"] = {"lr": 3e-4}
+        said = "\n".join(examine(parse_recipe(asked, "test"), Machine(1, 139, True)))
         assert "irl.lr 0.0003 is more than ten times rl.lr 5e-07" in said
     for recipe in PAPER:
         said = "\n".join(examine(load_recipe(recipe), Machine(32, 80, True)))

@@ -24,7 +24,8 @@ def sampling_sizes(folder: Path, results: dict[str, Any]) -> list[dict[str, Any]
                 "method": name,
                 "keep": run.setting("irl", "keep"),
                 "n": run.setting("rollout", "n"),
-                "irl_lr": run.setting("irl", "lr"),
+                "irl_lr": next((r["lr"] for r in run.of_kind("irl") if "lr" in r), None)
+                or run.setting("irl", "lr"),
                 "pass_at_k": curve,
                 "seeds": scores.get("seeds"),
             }

@@ -1,6 +1,6 @@
 """SPS inside TRL: a callback for GRPOTrainer, on public hooks alone.
 
-    sps = SPSCallback(every=50, steps=4, keep=3, lr=3e-4)
+    sps = SPSCallback(every=50, steps=4, keep=3)
     trainer = GRPOTrainer(model, ..., reward_funcs=sps.watch(reward), callbacks=[sps])
 
 TRL draws, judges and reinforces as ever. The callback remembers each generation batch, scores it
@@ -34,7 +34,14 @@ from transformers import ProcessorMixin, TrainerCallback
 from sps.config import IRL, parse_recipe
 from sps.config import Meter as MeterSettings
 from sps.errors import UserError
-from sps.phases.irl import batches, irl_step, likelihoods, make_irl_optimizer, select_groups
+from sps.phases.irl import (
+    batches,
+    irl_lr,
+    irl_step,
+    likelihoods,
+    make_irl_optimizer,
+    select_groups,
+)
 from sps.policy.load import Policy
 from sps.policy.meter import Meter, Probe, stood_still
 from sps.policy.update import Budget
@@ -231,7 +238,8 @@ class SPSCallback(TrainerCallback):
         with _calm(policy.model), _gradients_aside(policy.model):
             kept, own = self._select(rng)
             seconds = time.perf_counter() - began
-            self.track.log("irl", step, phase=number, kept=len(kept), **{"seconds/select": seconds})
+            told = {"kept": len(kept), "lr": self._lr(), "seconds/select": seconds}
+            self.track.log("irl", step, phase=number, **told)
             meter = Meter(policy.scorer, self._probe(policy, kept, own))
             news: Metrics = {}
             for news in self._steps(policy, kept, own, rng) if kept else ():
@@ -239,13 +247,17 @@ class SPSCallback(TrainerCallback):
             moved = meter.read()
         self.track.log("meter", step, phase=number, of="irl", **moved)
         dtype = str(next(policy.model.parameters()).dtype).removeprefix("torch.")
-        warning = stood_still("irl", moved, self.settings.lr, dtype, _METER.still, bool(kept))
+        warning = stood_still("irl", moved, self._lr(), dtype, _METER.still, bool(kept))
         if warning:
             self.track.log("warning", step, text=warning)
             if self.ranks.main:
                 _LOG.warning(warning)
         told = {"kept": float(len(kept)), **news, **moved}
         self._news = {f"irl/{name}": value for name, value in told.items()}
+
+    def _lr(self) -> float:
+        """Of an IRL phase: as set, or by TRL's own learning rate."""
+        return irl_lr(self.settings, self._args.learning_rate, self.settings.every)
 
     def _select(self, rng: np.random.Generator) -> tuple[list[int], dict[int, Rollout]]:
         """Numbers of the kept rollouts among those of all ranks, and this rank's by number."""
@@ -272,7 +284,7 @@ class SPSCallback(TrainerCallback):
         """The IRL steps; of the kept rollouts only a batch travels between the ranks at a time."""
         settings = self.settings
         if self._optimizer is None or settings.optimizer_state == "fresh":
-            self._optimizer = make_irl_optimizer(policy.model, settings)
+            self._optimizer = make_irl_optimizer(policy.model, settings, self._lr())
         for batch in batches(len(kept), settings.batch, settings.steps, rng):
             began = time.perf_counter()
             numbers = [kept[i] for i in batch]

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from sps.algo.irl import SELECTORS, forward_kl, irl_weight, lower_quantile
+from sps.algo.irl import SELECTORS, forward_kl, irl_weight, lower_quantile, reach
 from sps.config import IRL
 from sps.phases import Parts
 from sps.phases.schedule import Phase
@@ -35,11 +35,12 @@ def irl_phase(parts: Parts, phase: Phase) -> Iterator[Metrics]:
     rng = np.random.default_rng([parts.recipe.seed, 7919, phase.number])  # its own random stream
     kept = select(parts, first, phase.last, rng)
     table = parts.ranks.tell(lambda: _close(parts, first, phase.last, kept))
-    yield {**told(table), "seconds/select": time.perf_counter() - began}
+    lr = own_lr(parts)
+    yield {**told(table), "lr": lr, "seconds/select": time.perf_counter() - began}
     if not len(table):
         return
     prompts, completions = to_arrays(table, "prompt_ids"), to_arrays(table, "ids")
-    optimizer = _optimizer(parts)
+    optimizer = _optimizer(parts, lr)
     temperature = parts.recipe.rollout.temperature
     for batch in batches(len(table), settings.batch, settings.steps, rng):
         began = time.perf_counter()
@@ -73,6 +74,18 @@ def cut_off_warning(metrics: Metrics, limit: int) -> str:
         f"{share:.0%} of the rollouts that IRL learns from were cut off at {limit} tokens and have "
         "no end, so it teaches the policy not to end; raise rollout.max_new_tokens, or lower irl.lr"
     )
+
+
+def irl_lr(settings: IRL, rl_lr: float, rl_steps: int) -> float:
+    """As set, or the rate that moves the weights `irl.reach` times as far as the RL phase does."""
+    if settings.lr is not None:
+        return settings.lr
+    return settings.reach / reach(1.0, settings.steps, rl_lr, rl_steps)
+
+
+def own_lr(parts: Parts) -> float:
+    """The rate of this run's IRL phases."""
+    return irl_lr(parts.recipe.irl, parts.recipe.rl.lr, irl_every(parts))
 
 
 def irl_every(parts: Parts) -> int:
@@ -181,18 +194,18 @@ def _close(parts: Parts, first: int, last: int, kept: set[Key]) -> pa.Table:
     return table.filter(table["kept"]).sort_by(order)
 
 
-def make_irl_optimizer(model: Any, settings: IRL) -> torch.optim.Optimizer:
+def make_irl_optimizer(model: Any, settings: IRL, lr: float) -> torch.optim.Optimizer:
     """AdamW with the IRL phase's own settings and no history."""
     own = settings.optimizer
-    return make_optimizer(model, settings.lr, own.betas, own.eps, own.weight_decay)
+    return make_optimizer(model, lr, own.betas, own.eps, own.weight_decay)
 
 
-def _optimizer(parts: Parts) -> torch.optim.Optimizer:
+def _optimizer(parts: Parts, lr: float) -> torch.optim.Optimizer:
     model, settings = parts.policy.model, parts.recipe.irl
     if settings.optimizer_state == "fresh":
-        return make_irl_optimizer(model, settings)
+        return make_irl_optimizer(model, settings, lr)
     if parts.irl_optimizer is None:
-        parts.irl_optimizer = make_irl_optimizer(model, settings)
+        parts.irl_optimizer = make_irl_optimizer(model, settings, lr)
     return parts.irl_optimizer
 
 

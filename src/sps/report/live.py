@@ -159,6 +159,8 @@ class State:
             kept = f" kept {record['kept']}" if "kept" in record else ""
             if "kept_right" in record:
                 kept += f" ({record['kept_right']:.0%} right, {record['kept_cut_off']:.0%} cut off)"
+            if "lr" in record:
+                kept += f", lr {record['lr']:.1e}"
             return f"step {step} IRL{kept}" + (
                 f" loss {show(record['loss'])}" if "loss" in record else ""
             )

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sps.algo.irl import SELECTORS, forward_kl, irl_weight, lower_quantile
+from sps.algo.irl import SELECTORS, forward_kl, irl_weight, lower_quantile, reach
 
 # position              0     1     2     3     4     5     6     7
 REWARD = np.array([[0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0]])
@@ -160,3 +160,16 @@ def test_forward_kl_gradient_raises_the_kept_tokens():
 def test_lower_quantile_of_a_hundred_is_not_one_more_by_rounding():
     likelihood = np.arange(100.0)[None]
     assert lower_quantile(likelihood, 0.07, "group").sum() == 7  # 0.07 * 100 is 7.000000000000001
+
+
+# docs/results.md: RL and IRL steps of a phase, irl.lr / rl.lr, and the ratio of their ways.
+@pytest.mark.parametrize(
+    ("rl_steps", "steps", "rates", "measured"),
+    [
+        (10, 4, 0.5, 0.715), (25, 4, 0.5, 0.304), (50, 4, 1.0, 0.376), (100, 4, 1.0, 0.263),
+        (188, 4, 1.5, 0.283), (50, 1, 2.5, 0.354), (50, 2, 1.5, 0.339), (50, 8, 0.5, 0.339),
+        (50, 16, 0.5, 0.574), (50, 4, 1.5, 0.540), (25, 4, 0.5, 0.291), (25, 4, 2.0, 0.970),
+    ],
+)  # fmt: skip
+def test_reach_is_what_was_measured(rl_steps, steps, rates, measured):
+    assert reach(rates * 1e-4, steps, 1e-4, rl_steps) == pytest.approx(measured, rel=0.3)
