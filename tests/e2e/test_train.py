@@ -658,7 +658,7 @@ def test_the_gap_to_the_engine_is_recorded_while_the_sampling_policy_is_the_poli
 
 def test_a_wide_gap_is_warned_of_once_a_phase(tmp_path):
     """Six steps in two phases, each token off by 0.3: KL(engine || trainer) is e^0.3 - 0.3 - 1."""
-    rl, warned = run_shifted(recipe_of(), tmp_path / "run", by=0.3)
+    rl, warned = run_shifted(recipe_of(irl__lr=None), tmp_path / "run", by=0.3)
     far = [r for r in rl if r["used"]]
     assert [r["engine_gap"] for r in far] == pytest.approx([0.3] * len(far), abs=1e-5)
     assert [r["engine_kl"] for r in far] == pytest.approx([0.04986] * len(far), abs=1e-5)
