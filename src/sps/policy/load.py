@@ -15,6 +15,7 @@ from sps.algo.logits import finished
 from sps.config import Lora
 from sps.errors import UserError
 from sps.policy.logprobs import Scorer
+from sps.policy.short import use_short
 
 _SMALL = 64 * 2**20  # bytes of weights
 
@@ -147,6 +148,7 @@ def load_policy(
     # Weights stay in float32, so that small updates are kept; only the computation is rounded.
     model.compute_dtype = getattr(torch, dtype)
     model = model.to(device).eval()
+    use_short(model)
     check_logits(model, where)
     return Policy(model, tokenizer, where)
 
