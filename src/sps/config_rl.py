@@ -133,7 +133,9 @@ class IRL(Node):
     optimizer: Optimizer = Optimizer()
 
     @model_validator(mode="after")
-    def _no_warm_up(self) -> IRL:
+    def _whole(self) -> IRL:
         if self.optimizer.warmup_steps:
             raise ValueError("optimizer.warmup_steps: an IRL phase has no warm-up; leave it out")
+        if self.lr is not None and self.reach != IRL.model_fields["reach"].default:
+            raise ValueError("reach does nothing where lr is set; leave it out, or set lr: null")
         return self

@@ -254,3 +254,12 @@ def test_vllm_with_truncated_sampling_is_refused_where_it_is_trained_on(write, c
 def test_faults_of_the_vllm_engine_name_their_key(write, text, key):
     with pytest.raises(UserError, match=key):
         load_recipe(write(text))
+
+
+def test_a_reach_that_a_learning_rate_would_overrule_is_refused(write):
+    with pytest.raises(UserError, match=r"irl: reach does nothing where lr is set; .* lr: null"):
+        load_recipe(write("irl: {lr: 3e-4}"), ["irl.reach=0.2"])
+    got = load_recipe(write("irl: {lr: 3e-4}"), ["irl.reach=0.2", "irl.lr=null"]).irl
+    assert (got.lr, got.reach) == (None, 0.2)
+    whole = load_recipe(write("irl: {lr: 3e-4}")).model_dump(mode="json")  # as a run folder has it
+    assert parse_recipe(whole, "run").irl.lr == 3e-4

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -234,6 +235,7 @@ def test_two_ranks_draw_and_learn_together(how, tmp_path):
     # The second step's rollouts are of the weights after the first: they were sent.
     assert all(r["engine_gap"] < 1e-4 for r in records if r["used"])
     assert records[1]["used"]
+    assert not [path.name for path in Path("/dev/shm").glob("*cpushm*")]  # for the next job
 
 
 def plain_environment(**more):

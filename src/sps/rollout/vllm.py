@@ -136,6 +136,7 @@ class VllmEngine:
                 stack.enter_context(_replaced(self._bridge, "LLM", told))
                 if self.on_cpu:
                     stack.enter_context(_plain_linear(model))
+                    stack.enter_context(_names_removed(self.accelerator))
             try:
                 self._vllm = self._bridge.VLLMGeneration(
                     model,
@@ -210,6 +211,23 @@ def _untold(model: Any, on_cpu: bool) -> dict[str, Any]:
     dtype = str(getattr(model, "compute_dtype", model.dtype)).removeprefix("torch.")
     # Models that a CPU can run are small: compiling them takes longer than it saves.
     return {"dtype": dtype, "enforce_eager": on_cpu}
+
+
+@contextmanager
+def _names_removed(accelerator: Any) -> Iterator[None]:
+    """On a CPU vLLM names the memory that its ranks share alike in every job, and a name that is
+    still there is an error. Removed before the start, and after it, when all ranks have found it.
+    """
+
+    def remove() -> None:
+        for path in Path("/dev/shm").glob("-[tp]p:*cpushm_*"):
+            path.unlink(missing_ok=True)
+
+    remove()
+    accelerator.wait_for_everyone()
+    yield
+    accelerator.wait_for_everyone()
+    remove()
 
 
 @contextmanager
