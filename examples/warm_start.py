@@ -154,7 +154,9 @@ def read_options(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("model", help="Hugging Face folder, hub id, .gguf file, or a run")
     parser.add_argument("data", type=Path, help="a .jsonl file, or: countdown")
     parser.add_argument("out", type=Path, help="where the model goes")
-    parser.add_argument("--first", type=positive, help="rows used, from the top")
+    parser.add_argument(
+        "--first", type=positive, help="rows used, from the top; default: all, or 10000 attempts"
+    )
     parser.add_argument("--epochs", type=positive, default=3)
     parser.add_argument("--lr", type=float, default=2e-4)
     parser.add_argument("--batch", type=positive, default=64, help="rows of an optimizer step")

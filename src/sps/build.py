@@ -23,7 +23,7 @@ from sps.data.subset import hold_out
 from sps.errors import UserError
 from sps.evaluate.scores import Scores, read_scores
 from sps.phases import Parts
-from sps.phases.irl import make_irl_optimizer, own_lr
+from sps.phases.irl import make_irl_optimizer
 from sps.policy import tiny
 from sps.policy.checkpoint import forget_drafts, latest_checkpoint, load_trainer, load_weights
 from sps.policy.load import (
@@ -351,7 +351,7 @@ def _restore(parts: Parts, run: Run, checkpoint: Path) -> None:
     model = parts.policy.model
     set_optimizer_state(model, parts.optimizer, tensors["optimizer"])
     if tensors["irl_optimizer"] is not None:
-        parts.irl_optimizer = make_irl_optimizer(model, parts.recipe.irl, own_lr(parts))
+        parts.irl_optimizer = make_irl_optimizer(model, parts.recipe.irl, 0.0)  # a phase sets it
         set_optimizer_state(model, parts.irl_optimizer, tensors["irl_optimizer"])
     prompts, completions = ([t.numpy() for t in part] for part in tensors["probe"])
     parts.probe = _probe(parts, prompts, completions)

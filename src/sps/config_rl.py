@@ -137,5 +137,5 @@ class IRL(Node):
         if self.optimizer.warmup_steps:
             raise ValueError("optimizer.warmup_steps: an IRL phase has no warm-up; leave it out")
         if self.lr is not None and self.reach != IRL.model_fields["reach"].default:
-            raise ValueError("reach does nothing where lr is set; leave it out, or set lr: null")
+            raise ValueError("reach does nothing where lr is set; set lr: null, or reach: 0.35")
         return self

@@ -67,7 +67,7 @@ def _inverse(parts: Parts, run: Run, phase: Phase, before: Metrics) -> None:
         if text := cut_off_warning(metrics, parts.recipe.rollout.max_new_tokens):
             run.track.log("warning", phase.last, text=text)
     moved = _read_meter(parts, run, phase, "irl", meter, learnt, {})
-    if text := went_too_far(moved, before, own_lr(parts)):
+    if text := went_too_far(moved, before, own_lr(parts, phase)):
         run.track.log("warning", phase.last, text=text)
 
 
@@ -77,7 +77,7 @@ def _read_meter(
     moved = meter.read() | since
     run.track.log("meter", phase.last, phase=phase.number, of=kind, **moved)
     dtype = str(next(parts.policy.model.parameters()).dtype).removeprefix("torch.")
-    lr = own_lr(parts) if kind == "irl" else parts.recipe.rl.lr
+    lr = own_lr(parts, phase) if kind == "irl" else parts.recipe.rl.lr
     if text := stood_still(kind, moved, lr, dtype, parts.recipe.meter.still, learnt):
         run.track.log("warning", phase.last, text=text)
     return moved

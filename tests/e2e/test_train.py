@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from sps.algo.irl import reach
 from sps.build import open_run
 from sps.compare import Job, run_job, saved_steps
 from sps.config import load_recipe, parse_recipe
@@ -537,6 +538,17 @@ def test_the_rate_that_is_left_out_takes_the_irl_phase_as_far_as_asked(tmp_path)
     assert not found["short"][2]
     assert found["too_far"][1] == 6e-4
     assert any("undo what RL teaches" in text for text in found["too_far"][2])
+
+
+@pytest.mark.parametrize("state", ["fresh", "kept"])
+def test_a_short_last_phase_has_a_rate_of_its_own(tmp_path, state):
+    """Phases of 4, 4 and 1 RL steps."""
+    recipe = recipe_of(
+        rl__steps=9, irl__every=4, irl__lr=None, irl__optimizer_state=state, checkpoint__every=3
+    )
+    run(recipe, tmp_path / "run")
+    rates = [r["lr"] for r in told(tmp_path / "run") if "lr" in r]
+    assert rates == pytest.approx([0.35 / reach(1.0, 2, 1e-3, steps) for steps in (4, 4, 1)])
 
 
 def test_a_phase_in_which_no_group_disagrees_says_so(tmp_path):

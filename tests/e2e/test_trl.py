@@ -15,6 +15,7 @@ import pytest
 import torch
 from conftest import make_policy
 
+from sps.algo.irl import reach
 from sps.config import IRL
 from sps.errors import UserError
 from sps.phases.irl import batches, irl_step, make_irl_optimizer, select_groups
@@ -191,14 +192,23 @@ def _mean_logprob(model, prompt, completion):
     return float(logp.gather(1, ids[0, len(prompt) :, None]).mean())
 
 
+def test_the_rate_that_is_left_out_follows_trls_schedule(tmp_path):
+    """Linear from 1e-3 to 0 in 5 steps, phases of 2, 2 and 1 of them."""
+    how = {"lr": None, "optimizer_state": "kept"}
+    _, sps, _ = run(tmp_path, how, max_steps=5, lr_scheduler_type="linear")
+    means, steps = [0.9e-3, 0.5e-3, 0.2e-3], [2, 2, 1]
+    wanted = [0.35 / reach(1.0, 3, *pair) for pair in zip(means, steps, strict=True)]
+    assert [r["lr"] for r in sps.history if "lr" in r] == pytest.approx(wanted)
+
+
 def test_selection_may_use_the_policy_after_rl(tmp_path):
     """The weights have moved since, so the least likely of a group need not be the same."""
     from sps.integrations import trl as ours
 
     chosen = []
-    real = ours.select_groups
+    real = ours.irl.select_groups
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ours, "select_groups", lambda *a: chosen.append(a) or real(*a))
+        patch.setattr(ours.irl, "select_groups", lambda *a: chosen.append(a) or real(*a))
         _, _, before = run(tmp_path, {"selector": {"under": "policy"}}, max_steps=2)
     (weights, record), policy = before.phases[0], make_policy()
     policy.model.load_state_dict(weights)

@@ -12,7 +12,7 @@ import sps.integrations.trl as ours
 folder = Path(sys.argv[1])
 torch.set_num_threads(1)
 sps = ours.SPSCallback(every=2, steps=2, keep=2, lr=1e-3, batch=5)
-before, learnt, rows, step = Before(sps), [], [], ours.irl_step
+before, learnt, rows, step = Before(sps), [], [], ours.irl.irl_step
 
 
 def irl_step(policy, optimizer, prompts, completions, *rest):
@@ -26,7 +26,7 @@ def irl_step(policy, optimizer, prompts, completions, *rest):
         count.remove()
 
 
-ours.irl_step = irl_step
+ours.irl.irl_step = irl_step
 # 12 rollouts in groups of 4: the second group has two on each rank.
 trainer = make_trainer(folder, sps.watch(odd), [before, sps], per_device_train_batch_size=6)
 trainer.train()

@@ -34,14 +34,7 @@ from transformers import ProcessorMixin, TrainerCallback
 from sps.config import IRL, parse_recipe
 from sps.config import Meter as MeterSettings
 from sps.errors import UserError
-from sps.phases.irl import (
-    batches,
-    irl_lr,
-    irl_step,
-    likelihoods,
-    make_irl_optimizer,
-    select_groups,
-)
+from sps.phases import irl
 from sps.policy.load import Policy
 from sps.policy.meter import Meter, Probe, stood_still
 from sps.policy.update import Budget
@@ -101,6 +94,7 @@ class SPSCallback(TrainerCallback):
         self._tokens = 0  # as TRL had counted them at the last step
         self._began = 0  # the step that this training started from
         self._optimizer: torch.optim.Optimizer | None = None
+        self._rates: list[float] = []  # of TRL's steps in the phase that is going on
 
     def watch(self, rewards: Any) -> Any:
         """The same reward function, or list of them, for GRPOTrainer; what it is given is recorded.
@@ -138,14 +132,15 @@ class SPSCallback(TrainerCallback):
         self.policy.model.compute_dtype = torch.bfloat16 if args.bf16 else torch.float32
         self._args, self._tokens = args, state.num_input_tokens_seen
         self._began, self._optimizer = state.global_step, None
-        self._rewards, self._news = {}, {}
+        self._rewards, self._news, self._rates = {}, {}, []
         self.record.clear()
         self._open_track(Path(args.output_dir), state.global_step)
 
-    def on_pre_optimizer_step(self, args, state, control, **_):
+    def on_pre_optimizer_step(self, args, state, control, lr_scheduler=None, **_):
         """Score what was drawn for this step: the weights are still those that drew it."""
         if self.policy is None:
             return
+        self._rates.append(lr_scheduler.get_last_lr()[0] if lr_scheduler else args.learning_rate)
         if not self.record and state.global_step == self._began:
             raise UserError(_UNSEEN)
         fresh = [batch for batch in self.record if batch.likelihood_B is None]
@@ -161,6 +156,7 @@ class SPSCallback(TrainerCallback):
         if self.record and self.policy and (step % every == 0 or step == state.max_steps):
             self._phase(self.policy, step, -(-step // every))
             self.record.clear()
+            self._rates.clear()
 
     def _wrap(self, number: int, reward: Callable) -> Callable:
         inner: Any = reward
@@ -230,7 +226,7 @@ class SPSCallback(TrainerCallback):
         assert self.policy is not None
         prompts, completions = _columns(batch.rollouts)
         how, temperature = self.settings.selector.likelihood, self._args.temperature
-        return likelihoods(self.policy, prompts, completions, how, self.budget, temperature)
+        return irl.likelihoods(self.policy, prompts, completions, how, self.budget, temperature)
 
     def _phase(self, policy: Policy, step: int, number: int) -> None:
         began = time.perf_counter()
@@ -256,8 +252,9 @@ class SPSCallback(TrainerCallback):
         self._news = {f"irl/{name}": value for name, value in told.items()}
 
     def _lr(self) -> float:
-        """Of an IRL phase: as set, or by TRL's own learning rate."""
-        return irl_lr(self.settings, self._args.learning_rate, self.settings.every)
+        """Of an IRL phase: as set, or by the mean of TRL's in the RL steps before it."""
+        mean = sum(self._rates) / len(self._rates)
+        return irl.irl_lr(self.settings, mean or self._args.learning_rate, len(self._rates))
 
     def _select(self, rng: np.random.Generator) -> tuple[list[int], dict[int, Rollout]]:
         """Numbers of the kept rollouts among those of all ranks, and this rank's by number."""
@@ -271,7 +268,7 @@ class SPSCallback(TrainerCallback):
             reward_PG, likelihood_PG = (
                 np.concatenate(of_ranks).reshape(-1, size) for of_ranks in zip(*parts, strict=True)
             )
-            keep_PG = select_groups(reward_PG, likelihood_PG, self.settings, rng)
+            keep_PG = irl.select_groups(reward_PG, likelihood_PG, self.settings, rng)
             kept += (first + np.flatnonzero(keep_PG)).tolist()
             at = first + sum(len(reward_B) for reward_B, _ in parts[: self.ranks.rank])
             own.update(enumerate(batch.rollouts, at))
@@ -284,15 +281,17 @@ class SPSCallback(TrainerCallback):
         """The IRL steps; of the kept rollouts only a batch travels between the ranks at a time."""
         settings = self.settings
         if self._optimizer is None or settings.optimizer_state == "fresh":
-            self._optimizer = make_irl_optimizer(policy.model, settings, self._lr())
-        for batch in batches(len(kept), settings.batch, settings.steps, rng):
+            self._optimizer = irl.make_irl_optimizer(policy.model, settings, self._lr())
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._lr()
+        for batch in irl.batches(len(kept), settings.batch, settings.steps, rng):
             began = time.perf_counter()
             numbers = [kept[i] for i in batch]
             found = dict(self.ranks.gather([(n, own[n]) for n in numbers if n in own]))
             rollouts = _columns([found[n] for n in numbers])
             how = (settings, self.budget, self._args.temperature, self.ranks)
             with _calm(policy.model, recompute=True):
-                sums = irl_step(policy, self._optimizer, *rollouts, *how)
+                sums = irl.irl_step(policy, self._optimizer, *rollouts, *how)
             yield {**sums, "seconds/update": time.perf_counter() - began}
         if settings.optimizer_state == "fresh":
             self._optimizer = None  # its memory is TRL's again
@@ -321,6 +320,8 @@ def _check(settings: IRL, args: Any, processing_class: Any) -> None:
             "callback needs them whole; launch with DDP, or train with SPS itself: accelerate "
             "launch --config_file launch/fsdp2.yaml -m sps train"
         )
+    if settings.lr is None and not args.learning_rate:
+        raise UserError("SPSCallback: lr is missing, and reach is relative to learning_rate, 0")
     if args.fp16:
         raise UserError("SPSCallback: fp16 would need a second loss scaler; set bf16=True instead")
     if isinstance(processing_class, ProcessorMixin):

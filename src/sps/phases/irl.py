@@ -35,7 +35,7 @@ def irl_phase(parts: Parts, phase: Phase) -> Iterator[Metrics]:
     rng = np.random.default_rng([parts.recipe.seed, 7919, phase.number])  # its own random stream
     kept = select(parts, first, phase.last, rng)
     table = parts.ranks.tell(lambda: _close(parts, first, phase.last, kept))
-    lr = own_lr(parts)
+    lr = own_lr(parts, phase)
     yield {**told(table), "lr": lr, "seconds/select": time.perf_counter() - began}
     if not len(table):
         return
@@ -83,9 +83,10 @@ def irl_lr(settings: IRL, rl_lr: float, rl_steps: int) -> float:
     return settings.reach / reach(1.0, settings.steps, rl_lr, rl_steps)
 
 
-def own_lr(parts: Parts) -> float:
-    """The rate of this run's IRL phases."""
-    return irl_lr(parts.recipe.irl, parts.recipe.rl.lr, irl_every(parts))
+def own_lr(parts: Parts, phase: Phase) -> float:
+    """The rate of the IRL phase that follows these RL steps; the last ones may be few."""
+    steps = phase.last - phase_start(parts, phase) + 1
+    return irl_lr(parts.recipe.irl, parts.recipe.rl.lr, steps)
 
 
 def irl_every(parts: Parts) -> int:
@@ -206,6 +207,8 @@ def _optimizer(parts: Parts, lr: float) -> torch.optim.Optimizer:
         return make_irl_optimizer(model, settings, lr)
     if parts.irl_optimizer is None:
         parts.irl_optimizer = make_irl_optimizer(model, settings, lr)
+    for group in parts.irl_optimizer.param_groups:
+        group["lr"] = lr
     return parts.irl_optimizer
 
 

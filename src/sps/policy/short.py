@@ -15,13 +15,17 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 NAME = "sps_short"
+# They take attention from outside, whatever its name, and compute the same with it.
+_FAMILIES = {"llama", "qwen2", "qwen3", "mistral", "smollm3", "phi3", "olmo2", "granite"}
 _LONGEST = 128  # tokens; beyond, torch's kernel is as fast and holds no [L, L] scores
 
 
 def use_short(model: Any) -> None:
     """For a model on a CPU that would use torch's kernel; longer sequences still do."""
-    if model.device.type == "cpu" and model.config._attn_implementation == "sdpa":
-        model.config._attn_implementation = NAME
+    config = model.config
+    plain = config.model_type in _FAMILIES and config._attn_implementation == "sdpa"
+    if model.device.type == "cpu" and plain:
+        config._attn_implementation = NAME
 
 
 def attend(
@@ -33,11 +37,18 @@ def attend(
     scaling: float | None = None,
     **rest: Any,
 ) -> tuple[Tensor, None]:
-    """As transformers calls it: plain causal attention here, all else as `sdpa` does it."""
+    """As transformers calls it: plain causal attention here, all else as `sdpa` does it.
+
+    Else is also a model that was loaded on a CPU and moved to a GPU, to be divided, and bf16, whose
+    scores torch's kernel does not round.
+    """
     length = query.shape[2]
-    odd = any(rest.get(name) for name in ("dropout", "softcap", "position_bias", "cache"))
+    odd = any(rest.get(name) is not None for name in ("softcap", "position_bias", "cache"))
+    odd = odd or bool(rest.get("dropout")) or attention_mask is not None
+    exact = query.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
     whole = key.shape[2] == length <= _LONGEST and rest.get("is_causal") in (None, True)
-    if odd or attention_mask is not None or not whole or not getattr(module, "is_causal", True):
+    causal = whole and getattr(module, "is_causal", True)
+    if query.device.type != "cpu" or odd or not exact or not causal:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, **rest
         )
@@ -46,9 +57,8 @@ def attend(
         key, value = key.repeat_interleave(repeat, 1), value.repeat_interleave(repeat, 1)
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     q, k, v = (x.flatten(0, 1) for x in (query, key, value))
-    hidden_LL = _future(length).to(q.dtype)
-    scores = torch.baddbmm(hidden_LL, q, k.transpose(1, 2), alpha=scaling)
-    out_BHLD = (scores.softmax(-1) @ v).view(query.shape)
+    scores = torch.baddbmm(_future(length), q, k.transpose(1, 2), alpha=scaling)
+    out_BHLD = (scores.softmax(-1) @ v).unflatten(0, query.shape[:2])
     return out_BHLD.transpose(1, 2), None
 
 

@@ -15,7 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -136,7 +136,8 @@ class VllmEngine:
                 stack.enter_context(_replaced(self._bridge, "LLM", told))
                 if self.on_cpu:
                     stack.enter_context(_plain_linear(model))
-                    stack.enter_context(_names_removed(self.accelerator))
+                    if self.accelerator.num_processes > 1:
+                        stack.enter_context(_names_removed(self.accelerator))
             try:
                 self._vllm = self._bridge.VLLMGeneration(
                     model,
@@ -221,7 +222,8 @@ def _names_removed(accelerator: Any) -> Iterator[None]:
 
     def remove() -> None:
         for path in Path("/dev/shm").glob("-[tp]p:*cpushm_*"):
-            path.unlink(missing_ok=True)
+            with suppress(PermissionError):  # another user's; vLLM will say so
+                path.unlink(missing_ok=True)
 
     remove()
     accelerator.wait_for_everyone()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import FalconConfig, FalconForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from sps.policy import short
 
@@ -36,7 +36,7 @@ def test_value_and_gradients_are_those_of_torch(length):
         torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("case", ["mask", "long", "both ways", "decode"])
+@pytest.mark.parametrize("case", ["mask", "long", "both ways", "decode", "bf16", "autocast"])
 def test_what_is_not_short_and_causal_goes_to_torch(case, monkeypatch):
     seen, whole = [], short.sdpa_attention_forward
     monkeypatch.setattr(
@@ -46,10 +46,27 @@ def test_what_is_not_short_and_causal_goes_to_torch(case, monkeypatch):
     mask = torch.ones(3, 1, 9, 9, dtype=torch.bool).tril(2) if case == "mask" else None
     how = {"is_causal": False} if case == "both ways" else {}
     q = q[:, :, -1:] if case == "decode" else q
-    out, _ = short.attend(Module(), q, k, v, mask, **how)
+    q, k, v = (x.bfloat16() if case == "bf16" else x for x in (q, k, v))
+    with torch.autocast("cpu", torch.bfloat16, enabled=case == "autocast"):
+        out, _ = short.attend(Module(), q, k, v, mask, **how)
     assert seen == [1]
-    causal = case == "long"
+    causal = case in ("long", "bf16", "autocast")
+    if case == "autocast":
+        q, k, v = (x.bfloat16() for x in (q, k, v))
     torch.testing.assert_close(out, by_torch(q, k, v, attn_mask=mask, is_causal=causal))
+
+
+def test_a_model_that_was_moved_to_a_gpu_goes_to_torch(monkeypatch):
+    monkeypatch.setattr(short, "sdpa_attention_forward", lambda *a, **k: ("torch's", None))
+    q, k, v = (x.detach().to("meta") for x in tensors())  # any other place
+    assert short.attend(Module(), q, k, v, None) == ("torch's", None)
+
+
+def test_other_families_keep_what_they_have():
+    model = FalconForCausalLM(FalconConfig(vocab_size=50, hidden_size=32, num_hidden_layers=1,
+                                           num_attention_heads=4))  # fmt: skip
+    short.use_short(model)
+    assert model.config._attn_implementation == "sdpa"
 
 
 def test_a_whole_model_computes_the_same_and_is_saved_without_it(tmp_path):
