@@ -38,7 +38,7 @@ _QUICK = [
 
 
 def run_demo(out: Path | None, seeds: int, quick: bool, again: bool) -> None:
-    """Base, GRPO, SPS at the paper's and a tuned learning rate, early-stopped and hotter GRPO."""
+    """Base, GRPO, SPS, SPS at the paper's IRL learning rate, early-stopped and hotter GRPO."""
     out = out or Path("runs") / ("demo-quick" if quick else "demo")
     if again and (out / "results.json").exists():
         shutil.rmtree(out)

@@ -15,7 +15,7 @@ from sps.card import describe, rewrite_card
 from sps.evaluate.scores import Scores
 from sps.phases import Parts
 from sps.phases.irl import cut_off_warning, irl_every, irl_phase, own_lr, phase_start
-from sps.phases.rl import gap_warning, rl_phase
+from sps.phases.rl import gap_warning, memory_warning, rl_phase
 from sps.phases.schedule import Phase, schedule
 from sps.policy.checkpoint import forget_checkpoints, save_checkpoint, saved_checkpoints
 from sps.policy.meter import Meter, stood_still, went_too_far
@@ -45,8 +45,7 @@ def _reinforce(parts: Parts, run: Run, phase: Phase) -> Metrics:
         learnt |= metrics["used"] > 0
         if not far and (far := gap_warning(metrics, parts.recipe.rollout.gap_warn)):
             run.track.log("warning", step, text=far)
-        if metrics.get("out_of_memory"):
-            text = f"memory ran out; passes are now of {parts.budget.tokens} tokens"
+        if text := memory_warning(metrics, parts.budget.tokens):
             run.track.log("warning", step, text=text)
         if settled and step < phase.last:
             _after_step(parts, run, step)
@@ -64,7 +63,8 @@ def _inverse(parts: Parts, run: Run, phase: Phase, before: Metrics) -> None:
     for metrics in irl_phase(parts, phase):
         run.track.log("irl", phase.last, phase=phase.number, **metrics)
         learnt |= metrics.get("kept", 0) > 0
-        if text := cut_off_warning(metrics, parts.recipe.rollout.max_new_tokens):
+        cut = cut_off_warning(metrics, parts.recipe.rollout.max_new_tokens)
+        for text in filter(None, (cut, memory_warning(metrics, parts.budget.tokens))):
             run.track.log("warning", phase.last, text=text)
     moved = _read_meter(parts, run, phase, "irl", meter, learnt, {})
     if text := went_too_far(moved, before, own_lr(parts, phase)):

@@ -20,10 +20,11 @@ from sps.config import load_recipe, parse_recipe
 from sps.errors import RunFailed, UserError
 from sps.evaluate.scores import count_scores
 from sps.loop import checkpoint_path, train
-from sps.phases import rl
+from sps.phases import irl, rl
 from sps.phases.schedule import Phase
 from sps.policy.checkpoint import latest_checkpoint, saved_checkpoints
 from sps.policy.load import load_policy
+from sps.rollout.again import draw_all
 from sps.rollout.native import NativeEngine
 from sps.run import measure
 from sps.store.evals import EvalStore
@@ -549,6 +550,40 @@ def test_a_short_last_phase_has_a_rate_of_its_own(tmp_path, state):
     run(recipe, tmp_path / "run")
     rates = [r["lr"] for r in told(tmp_path / "run") if "lr" in r]
     assert rates == pytest.approx([0.35 / reach(1.0, 2, 1e-3, steps) for steps in (4, 4, 1)])
+
+
+def test_memory_that_runs_out_is_on_record_and_changes_nothing(tmp_path, monkeypatch):
+    """Once while drawing, once in an IRL step; the run is the one that had memory enough."""
+    run(recipe_of(irl__lr=None), tmp_path / "plain")
+    whole, kl, failures = NativeEngine.generate, irl.forward_kl, ["draw", "irl"]
+
+    def draw(engine, requests, sampling):
+        for number, completion in enumerate(whole(engine, requests, sampling)):
+            if "draw" in failures and len(requests) == 4 and number == 5:  # not the meter's two
+                failures.remove("draw")
+                raise torch.OutOfMemoryError
+            yield completion
+
+    def forward_kl(*given):
+        if "irl" in failures:
+            failures.remove("irl")
+            raise torch.OutOfMemoryError
+        return kl(*given)
+
+    monkeypatch.setattr(NativeEngine, "draw", draw, raising=False)
+    monkeypatch.setattr(NativeEngine, "generate", draw_all)
+    monkeypatch.setattr(irl, "forward_kl", forward_kl)
+    run(recipe_of(irl__lr=None), tmp_path / "tight")
+    assert not failures
+    records = told(tmp_path / "tight")
+    texts = [(r["step"], r["text"]) for r in records if r["kind"] == "warning"]
+    assert [step for step, _ in texts] == [1, 3]
+    assert "sequences are drawn at once now" in texts[0][1]
+    assert "passes are now of 8192 tokens" in texts[1][1]
+    plain = [r for r in told(tmp_path / "plain") if r["kind"] == "rl"]
+    tight = [r for r in records if r["kind"] == "rl"]
+    assert [r["reward"] for r in tight] == [r["reward"] for r in plain]
+    assert [r["loss"] for r in tight] == pytest.approx([r["loss"] for r in plain], abs=1e-6)
 
 
 def test_a_phase_in_which_no_group_disagrees_says_so(tmp_path):

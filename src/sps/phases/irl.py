@@ -165,7 +165,8 @@ def irl_step(
         ranks=ranks,
     )
     entropy = sums["entropy"] / sums["tokens"]
-    return {"loss": sums["loss"], "grad_norm": sums["grad_norm"], "entropy": entropy}
+    told = {"loss": sums["loss"], "grad_norm": sums["grad_norm"], "entropy": entropy}
+    return told | {name: sums[name] for name in ("out_of_memory",) if name in sums}
 
 
 def batches(size: int, batch: int, steps: int, rng: np.random.Generator) -> Iterator[np.ndarray]:

@@ -60,7 +60,7 @@ def draw_groups(parts: Parts, step: int, count: int) -> tuple[list[Group], Metri
     resample = getattr(parts.recipe.rl.algorithm, "max_resample_times", 0)
     drawn: list[Group] = []
     useful: list[Group] = []
-    waited = 0.0
+    waited, rows = 0.0, getattr(parts.engine, "max_rows", 0)
     for attempt in range(1 + resample):
         fresh, more = _draw(parts, step, count - len(useful), attempt, first_group=len(drawn))
         drawn += fresh
@@ -73,7 +73,11 @@ def draw_groups(parts: Parts, step: int, count: int) -> tuple[list[Group], Metri
     # Where resampling ran out, groups that agree fill the batch: it keeps its size.
     dull = [group for group in drawn if not _disagrees(group)]
     groups = (useful + dull)[:count] if resample else drawn
-    return groups, {**_drawn_metrics(drawn, groups), "seconds/verify": waited}
+    metrics = {**_drawn_metrics(drawn, groups), "seconds/verify": waited}
+    left = getattr(parts.engine, "max_rows", 0)
+    if left < rows:  # memory ran out
+        metrics["rows_at_once"] = left
+    return groups, metrics
 
 
 def rl_step(parts: Parts, step: int, groups: Sequence[Group]) -> Metrics:
@@ -245,6 +249,16 @@ def gap_warning(metrics: Metrics, limit: float) -> str:
         "trained. Set rollout.correct: 2 to weigh them by the ratio, or compute both in one dtype "
         "(model.dtype)"
     )
+
+
+def memory_warning(metrics: Metrics, passes: int) -> str:
+    """What to say when memory ran out in a step, which was mended by smaller parts."""
+    said = []
+    if "rows_at_once" in metrics:
+        said.append(f"{metrics['rows_at_once']:.0f} sequences are drawn at once now")
+    if metrics.get("out_of_memory"):
+        said.append(f"passes are now of {passes} tokens")
+    return f"memory ran out; {', '.join(said)}" if said else ""
 
 
 @torch.no_grad()

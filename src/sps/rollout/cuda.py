@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sps.errors import RunFailed
 from sps.rollout import attention, kernels
+from sps.rollout.again import draw_all
 from sps.rollout.decoder import Decoder
 from sps.rollout.sampling import draw, row_keys, uniform_at
 from sps.types import Completion, Request, Sampling
@@ -49,26 +49,10 @@ class CudaEngine:
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[Completion]:
         """Every sample of every request; half as many rows at once if memory runs out."""
-        done: set[tuple[int, int]] = set()
-        while True:
-            left = [
-                Request(
-                    r.index, r.prompt_ids, tuple(s for s in r.samples if (r.index, s) not in done)
-                )
-                for r in requests
-            ]
-            try:
-                for completion in self._generate([r for r in left if r.samples], sampling):
-                    done.add((completion.index, completion.sample))
-                    yield completion
-                return
-            except torch.OutOfMemoryError:
-                self.close()
-                self.max_rows //= 2
-                if self.max_rows < 1:
-                    raise RunFailed("not even one sequence fits into the GPU's memory") from None
+        return draw_all(self, requests, sampling)
 
-    def _generate(self, requests: list[Request], sampling: Sampling) -> Iterator[Completion]:
+    def draw(self, requests: list[Request], sampling: Sampling) -> Iterator[Completion]:
+        """The same, once; it may run out of memory."""
         if not requests:
             return
         chunks = self._batches(requests, sampling)
