@@ -1,12 +1,11 @@
 """Memory that runs out while drawing: nothing is lost, and nothing is drawn twice."""
 
-import logging
-
 import numpy as np
 import pytest
 import torch
 
 from sps.errors import RunFailed
+from sps.rollout import again
 from sps.rollout.again import draw_all
 from sps.types import Completion, Request, Sampling
 
@@ -30,15 +29,13 @@ class Engine:
         self.closed += 1
 
 
-def test_what_was_drawn_is_kept_and_the_rest_is_drawn_with_fewer_rows(caplog):
-    engine = Engine(fits=16)
-    with caplog.at_level(logging.WARNING, "sps"):
-        done = list(draw_all(engine, REQUESTS, Sampling(3, 1)))
+def test_what_was_drawn_is_kept_and_the_rest_is_drawn_with_fewer_rows(monkeypatch):
+    engine, said = Engine(fits=16), []
+    monkeypatch.setattr(again._LOG, "warning", lambda text, rows: said.append(text % rows))
+    done = list(draw_all(engine, REQUESTS, Sampling(3, 1)))
     assert [(c.index, c.sample) for c in done] == [(i, s) for i in range(3) for s in range(3)]
     assert (engine.max_rows, engine.closed) == (16, 2)
-    assert [r.getMessage() for r in caplog.records] == [
-        f"memory ran out; {rows} sequences are drawn at once now" for rows in (32, 16)
-    ]
+    assert said == [f"memory ran out; {rows} sequences are drawn at once now" for rows in (32, 16)]
 
 
 def test_one_sequence_that_does_not_fit_is_a_failed_run():
