@@ -9,14 +9,14 @@ while not converged:
 from __future__ import annotations
 
 import time
-from collections.abc import Container
 
 from sps.card import describe, rewrite_card
-from sps.evaluate.scores import Scores
+from sps.evaluate.scores import Scores, best_step
 from sps.phases import Parts
-from sps.phases.irl import cut_off_warning, irl_every, irl_phase, own_lr, phase_start
-from sps.phases.rl import gap_warning, memory_warning, rl_phase
+from sps.phases.irl import irl_every, irl_phase, own_lr, phase_start
+from sps.phases.rl import rl_phase
 from sps.phases.schedule import Phase, schedule
+from sps.phases.warnings import check_gap, cut_off_warning, gap_warning, memory_warning
 from sps.policy.checkpoint import forget_checkpoints, save_checkpoint, saved_checkpoints
 from sps.policy.meter import Meter, stood_still, went_too_far
 from sps.run import Run, checkpoint_path, measure, use_checkpoint, validate
@@ -43,6 +43,7 @@ def _reinforce(parts: Parts, run: Run, phase: Phase) -> Metrics:
     for step, metrics, settled in rl_phase(parts, phase):
         run.track.log("rl", step, phase=phase.number, **metrics)
         learnt |= metrics["used"] > 0
+        check_gap(metrics, parts.recipe.rollout.gap_stop, parts.policy.model.compute_dtype)
         if not far and (far := gap_warning(metrics, parts.recipe.rollout.gap_warn)):
             run.track.log("warning", step, text=far)
         if text := memory_warning(metrics, parts.budget.tokens):
@@ -111,7 +112,7 @@ def _after_step(parts: Parts, run: Run, step: int) -> None:
 def _forget_others(run: Run, step: int, keep: int) -> None:
     """The one that would be selected now is spared."""
     folder = run.folder / "checkpoints"
-    best = _best(run.scores, saved_checkpoints(folder), step)
+    best = best_step(run.scores, saved_checkpoints(folder), step)
     forget_checkpoints(folder, keep, {best, step})
 
 
@@ -140,10 +141,4 @@ def _select(parts: Parts, run: Run) -> int:
             use_checkpoint(parts, run, step)
             name = f"select-{step:06d}"
             scores[step] = measure(parts, run, name, run.test, recipe.evaluation.n, step)
-    return _best(scores, saved, recipe.rl.steps)
-
-
-def _best(scores: dict[int, Scores], saved: Container[int], last: int) -> int:
-    """The step with the best Avg@n among those saved, the first of equals; `last` if none has."""
-    found = {step: s.pass_at_k(1)[0] for step, s in scores.items() if step in saved}
-    return max(found, key=lambda step: (found[step], -step), default=last)
+    return best_step(scores, saved, recipe.rl.steps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,3 +90,9 @@ def count_scores(
         sum(lengths) / max(len(lengths), 1),
         greedy,
     )
+
+
+def best_step(scores: dict[int, Scores], saved: Container[int], last: int) -> int:
+    """The step with the best Avg@n among those saved, the first of equals; `last` if none has."""
+    found = {step: s.pass_at_k(1)[0] for step, s in scores.items() if step in saved}
+    return max(found, key=lambda step: (found[step], -step), default=last)

@@ -24,7 +24,6 @@ from sps.store.rollouts import to_arrays
 from sps.types import Metrics
 
 Key = tuple[int, int, int]  # step, group, sample
-_CUT_OFF = 0.05  # more rollouts without an end than this share are warned of
 
 
 def irl_phase(parts: Parts, phase: Phase) -> Iterator[Metrics]:
@@ -63,17 +62,6 @@ def told(table: pa.Table) -> Metrics:
         "kept_right": float(right.mean()),
         "kept_cut_off": float(1 - whole.mean()),
     }
-
-
-def cut_off_warning(metrics: Metrics, limit: int) -> str:
-    """A text without its end teaches not to end; empty where such rollouts are few."""
-    share = metrics.get("kept_cut_off", 0.0)
-    if share <= _CUT_OFF:
-        return ""
-    return (
-        f"{share:.0%} of the rollouts that IRL learns from were cut off at {limit} tokens and have "
-        "no end, so it teaches the policy not to end; raise rollout.max_new_tokens, or lower irl.lr"
-    )
 
 
 def irl_lr(settings: IRL, rl_lr: float, rl_steps: int) -> float:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from sps.algo.rl import (
 from sps.phases import Parts
 from sps.phases.schedule import Phase
 from sps.policy.logprobs import Rows, micro_batches, token_logprobs
-from sps.policy.update import optimizer_step
+from sps.policy.update import even, in_memory, optimizer_step
 from sps.types import Completion, Group, Metrics, Problem, Request, Rollout, Sampling, Verdict
 
 
@@ -40,13 +41,19 @@ def rl_phase(parts: Parts, phase: Phase) -> Iterator[tuple[int, Metrics, bool]]:
         groups, metrics = draw_groups(parts, step, parts.recipe.rollout.prompts * rounds)
         drawn = time.perf_counter() - began
         verify = metrics.pop("seconds/verify")
-        for number, share in enumerate(_shares(groups, rounds), 1):
+        shares = list(_shares(groups, rounds))
+        began = time.perf_counter()
+        olds, halved = _before_the_steps(parts, shares)
+        scored = time.perf_counter() - began
+        if halved:
+            metrics["out_of_memory"] = halved
+        for number, (share, old) in enumerate(zip(shares, olds, strict=True), 1):
             begun = time.perf_counter()
-            learnt = rl_step(parts, step, share)
+            learnt = rl_step(parts, step, share, old)
             seconds = {
                 "seconds/generate": (drawn - verify) / rounds,
                 "seconds/verify": verify / rounds,
-                "seconds/update": time.perf_counter() - begun,
+                "seconds/update": time.perf_counter() - begun + scored / rounds,
             }
             yield step, {**metrics, **learnt, **seconds}, number == rounds
             step += 1
@@ -80,10 +87,24 @@ def draw_groups(parts: Parts, step: int, count: int) -> tuple[list[Group], Metri
     return groups, metrics
 
 
-def rl_step(parts: Parts, step: int, groups: Sequence[Group]) -> Metrics:
-    """One optimizer step. Rows without advantage cost nothing, unless a KL or a bonus has them."""
-    recipe, policy = parts.recipe, parts.policy
-    settings = recipe.rl.algorithm
+@dataclass(frozen=True)
+class Batch:
+    """What one optimizer step learns from."""
+
+    rollouts: list[Rollout]
+    adv_B: Tensor
+    weight_B: Tensor  # of each token of a rollout, in the mean over all of them
+    used: np.ndarray  # which rollouts have a gradient
+
+    @property
+    def learnt(self) -> list[Rollout]:
+        """Rows without advantage cost nothing, unless a KL or a bonus has them."""
+        return [self.rollouts[i] for i in self.used]
+
+
+def make_batch(parts: Parts, groups: Sequence[Group]) -> Batch:
+    """Advantages and weights of some groups, by the recipe's algorithm."""
+    recipe, settings = parts.recipe, parts.recipe.rl.algorithm
     algorithm = ALGORITHMS[settings.type]
     rollouts = [rollout for group in groups for rollout in group]
     reward_PG = torch.tensor([[r.reward for r in group] for group in groups])
@@ -92,20 +113,72 @@ def rl_step(parts: Parts, step: int, groups: Sequence[Group]) -> Metrics:
     length_B = torch.tensor([len(r.ids) for r in rollouts])
     weight_B = algorithm.weight(length_B, recipe.rollout.max_new_tokens)
     live = (adv_B != 0).numpy() | (settings.beta > 0) | (recipe.rl.entropy > 0)
-    used = np.flatnonzero(live)
+    return Batch(rollouts, adv_B, weight_B, np.flatnonzero(live))
+
+
+Old = dict[
+    int, np.ndarray
+]  # place among a batch's used rollouts -> log-probabilities of its tokens
+
+
+def _before_the_steps(
+    parts: Parts, shares: Sequence[Sequence[Group]]
+) -> tuple[list[Old | None], int]:
+    """The trainer's log-probabilities of the shares whose turn comes after another's step.
+
+    None for the first: when it is learnt from, the policy is still the one that sampled. The second
+    value says how often memory ran out.
+    """
+    if len(shares) == 1:
+        return [None], 0
+    found = [sampler_logprobs(parts, share) for share in shares[1:]]
+    return [None, *(old for old, _ in found)], sum(halved for _, halved in found)
+
+
+def sampler_logprobs(parts: Parts, groups: Sequence[Group]) -> tuple[Old, int]:
+    """Log-probabilities of a batch that is learnt from later, by the policy as it is now.
+
+    The engine's own are off by its rounding, which is more than GSPO's clip allows. So these are
+    computed as the step will compute them, in the same parts and with gradients on (compiled code
+    differs without): as long as nothing was learnt, the ratios are exactly 1.
+    """
+    batch, temperature = make_batch(parts, groups), parts.recipe.rollout.temperature
+
+    def score(tokens: int) -> Old:
+        found: Old = {}
+        own = _rows(parts, batch.learnt, tokens)
+        for rows, counts in even(own, parts.ranks, parts.policy.model.device):
+            logp_BT = token_logprobs(parts.policy.scorer, rows, temperature)[0].detach()
+            length_B = rows.mask_BT.sum(-1).tolist()
+            for place, row, length in zip(
+                rows.which_B, logp_BT.cpu().numpy(), length_B, strict=True
+            ):
+                if counts:
+                    found[int(place)] = row[:length]
+        return found
+
+    # DeepSpeed expects a backward pass after every pass with gradients.
+    with torch.set_grad_enabled(not parts.ranks.deepspeed):
+        return in_memory(parts.budget, parts.ranks, score)
+
+
+def rl_step(parts: Parts, step: int, groups: Sequence[Group], old: Old | None = None) -> Metrics:
+    """One optimizer step. `old` is what `sampler_logprobs` gave, once the policy has moved."""
+    recipe, policy = parts.recipe, parts.policy
+    settings, batch = recipe.rl.algorithm, make_batch(parts, groups)
+    algorithm = ALGORITHMS[settings.type]
     high = getattr(settings, "eps_high", settings.eps)
 
     def part_loss(rows: Rows, new_BT: Tensor, entropy_BT: Tensor) -> tuple[Tensor, dict]:
-        which = used[rows.which_B]
-        old_BT, correct_BT, gaps = _against_engine(
-            parts, [rollouts[i] for i in which], rows, new_BT
-        )
+        old_BT = new_BT.detach() if old is None else _filled(old, rows)
+        correct_BT, gaps = _against_engine(parts, batch.learnt, rows, old_BT)
+        which = batch.used[rows.which_B]
         terms = Terms(
             new_BT,
             old_BT,
             _reference(parts, rows),
-            adv_B[which].to(new_BT.device),
-            weight_B[which].to(new_BT.device),
+            batch.adv_B[which].to(new_BT.device),
+            batch.weight_B[which].to(new_BT.device),
             rows.mask_BT,
             correct_BT,
         )
@@ -119,7 +192,7 @@ def rl_step(parts: Parts, step: int, groups: Sequence[Group]) -> Metrics:
     sums = optimizer_step(
         policy.scorer,
         parts.optimizer,
-        lambda budget: _rows(parts, [rollouts[i] for i in used], budget),
+        lambda budget: _rows(parts, batch.learnt, budget),
         parts.budget,
         part_loss,
         temperature=recipe.rollout.temperature,
@@ -129,7 +202,7 @@ def rl_step(parts: Parts, step: int, groups: Sequence[Group]) -> Metrics:
     )
     policy.version += 1
     parts.engine.load_weights(policy.model)
-    return _learnt_metrics(sums, len(used), len(rollouts))
+    return _learnt_metrics(sums, len(batch.used), len(batch.rollouts))
 
 
 def _draw(
@@ -212,53 +285,31 @@ def _rows(parts: Parts, rollouts: Sequence[Rollout], budget: int) -> Iterator[Ro
     )
 
 
-def _against_engine(
-    parts: Parts, rollouts: list[Rollout], rows: Rows, new_BT: Tensor
-) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
-    """Log-probabilities under the sampling policy, the correction, and how far the engine is off.
+def _filled(value_of: Mapping[int, np.ndarray], rows: Rows) -> Tensor:
+    """Values of each row's tokens as a rectangle; 0 where a row has none."""
+    value_BT = np.zeros(rows.mask_BT.shape, dtype=np.float32)
+    for row, place in enumerate(rows.which_B.tolist()):
+        known_T = value_of.get(place, value_BT[row, :0])[: value_BT.shape[1]]
+        value_BT[row, : len(known_T)] = known_T
+    return torch.from_numpy(value_BT).to(rows.mask_BT.device)
 
-    While the sampling policy is still the policy, the old log-probabilities are the new ones, and
-    the engine's differ from them by its rounding alone. Later the ratio is taken to the engine's
-    own, which leaves nothing to correct.
+
+def _against_engine(
+    parts: Parts, rollouts: list[Rollout], rows: Rows, old_BT: Tensor
+) -> tuple[Tensor | None, dict[str, Tensor]]:
+    """The weights that make up for the engine, and how far it is from the trainer.
+
+    Both are of the policy that sampled, so that they differ by the engine's rounding alone.
     """
-    engine = np.zeros(new_BT.shape, dtype=np.float32)
-    for row, rollout in enumerate(rollouts):
-        known_T = rollout.logprobs[: engine.shape[1]]  # less where a part only keeps ranks in step
-        engine[row, : len(known_T)] = known_T
-    engine_BT = torch.from_numpy(engine).to(new_BT.device)
-    if any(r.policy_version != parts.policy.version for r in rollouts):
-        return engine_BT, None, {}
     cap, mask_BT = parts.recipe.rollout.correct, rows.mask_BT
-    gaps = engine_gap(new_BT, engine_BT, mask_BT)
+    engine_BT = _filled({i: rollouts[i].logprobs for i in rows.which_B.tolist()}, rows)
+    gaps = engine_gap(old_BT, engine_BT, mask_BT)
     if cap is None:
-        return new_BT.detach(), None, gaps
-    correct_BT = truncated_weight(new_BT, engine_BT, mask_BT, cap)
+        return None, gaps
+    correct_BT = truncated_weight(old_BT, engine_BT, mask_BT, cap)
     gaps["engine_weight"] = torch.where(mask_BT, correct_BT, 0.0).sum()
     gaps["engine_truncated"] = (mask_BT & (correct_BT >= cap)).sum()
-    return new_BT.detach(), correct_BT, gaps
-
-
-def gap_warning(metrics: Metrics, limit: float) -> str:
-    """What to say when trainer and engine disagree by more than they should, else nothing."""
-    gap = metrics.get("engine_gap", 0.0)
-    if gap <= limit:
-        return ""
-    return (
-        f"the engine's log-probabilities are {gap:.3g} nats a token from the trainer's, above "
-        f"rollout.gap_warn ({limit:g}): the tokens come from another policy than the one that is "
-        "trained. Set rollout.correct: 2 to weigh them by the ratio, or compute both in one dtype "
-        "(model.dtype)"
-    )
-
-
-def memory_warning(metrics: Metrics, passes: int) -> str:
-    """What to say when memory ran out in a step, which was mended by smaller parts."""
-    said = []
-    if "rows_at_once" in metrics:
-        said.append(f"{metrics['rows_at_once']:.0f} sequences are drawn at once now")
-    if metrics.get("out_of_memory"):
-        said.append(f"passes are now of {passes} tokens")
-    return f"memory ran out; {', '.join(said)}" if said else ""
+    return correct_BT, gaps
 
 
 @torch.no_grad()

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, logging
 from sps.algo.logits import finished
 from sps.config import Lora
 from sps.errors import UserError
+from sps.policy.layers import compile_layers, recompute_layers
 from sps.policy.logprobs import Scorer
 from sps.policy.short import use_short
 
@@ -75,13 +76,9 @@ def prepare_training(
     if lora is not None and not getattr(model, "_hf_peft_config_loaded", False):
         add_lora(model, lora)
     if checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-        model.train()  # transformers checkpoints in training mode alone
-        if lora is not None:
-            model.enable_input_require_grads()
+        recompute_layers(model)
     if compiled:
-        for layer in model.base_model.layers:
-            layer.compile(dynamic=True)
+        compile_layers(model)
 
 
 def add_lora(model: Any, lora: Lora) -> None:

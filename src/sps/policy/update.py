@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from sps.ranks import ALONE, Ranks, whole
 
 # rows, their log-probabilities and entropies -> this part's share of the loss, and sums to add up
 PartLoss = Callable[[Rows, Tensor, Tensor], tuple[Tensor, dict[str, Tensor]]]
+Found = TypeVar("Found")
 
 
 def make_optimizer(
@@ -53,17 +54,13 @@ def optimizer_step(
 
     Out of memory: gradients are thrown away, the parts halved, and the step is taken again.
     """
-    halved = 0
-    while True:
-        try:
-            parts = even(rows_of(budget.tokens), ranks, scorer.model.device)
-            sums = _accumulate(scorer, parts, part_loss, temperature, entropy_grad, ranks)
-            break
-        except torch.OutOfMemoryError:
-            optimizer.zero_grad(set_to_none=True)
-            torch.cuda.empty_cache()
-            _halve(budget, ranks)
-            halved += 1
+
+    def gradients(tokens: int) -> dict[str, float]:
+        optimizer.zero_grad(set_to_none=True)
+        parts = even(rows_of(tokens), ranks, scorer.model.device)
+        return _accumulate(scorer, parts, part_loss, temperature, entropy_grad, ranks)
+
+    sums, halved = in_memory(budget, ranks, gradients)
     sums = ranks.add(sums)
     if sums:
         sums["grad_norm"] = _clip(scorer, optimizer, max_grad_norm, ranks)
@@ -101,6 +98,18 @@ def even(
     for _ in range(ranks.most(len(own)) - len(own)):
         one = torch.zeros((1, 1), dtype=torch.int64, device=device)
         yield Rows(one, (one[0], one[0]), one[0], one == 0, np.zeros(1, dtype=np.int64)), 0
+
+
+def in_memory(budget: Budget, ranks: Ranks, work: Callable[[int], Found]) -> tuple[Found, int]:
+    """What `work` finds with so many tokens a pass, and how often memory ran out before it did."""
+    halved = 0
+    while True:
+        try:
+            return work(budget.tokens), halved
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            _halve(budget, ranks)
+            halved += 1
 
 
 def _halve(budget: Budget, ranks: Ranks) -> None:

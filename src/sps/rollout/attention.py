@@ -14,6 +14,8 @@ out [P, G], group by group.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -27,6 +29,25 @@ SHORT = 32
 # strided part of it, so buffers grow in small steps; and torch multiplies matrices of fewer than
 # 400 products one by one, several times slower than a batch of them.
 _BLOCK, _GROWTH, _SMALL = 32, 1.25, 400
+
+
+@contextmanager
+def sampling_mode(model: Any) -> Iterator[None]:
+    """Our attention, plain layers and no dropout while we sample; then the model is as it was.
+
+    A compiled layer would be compiled again for shapes that change with every token.
+    """
+    config, training, before = model.config, model.training, model.config._attn_implementation
+    config._attn_implementation = NAME
+    if training:
+        model.eval()
+    try:
+        with torch.compiler.set_stance("force_eager"):
+            yield
+    finally:
+        config._attn_implementation = before
+        if training:
+            model.train()
 
 
 class Arena:

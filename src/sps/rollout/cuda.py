@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sps.errors import RunFailed
 from sps.rollout import attention, kernels
 from sps.rollout.again import draw_all
 from sps.rollout.decoder import Decoder
@@ -109,17 +110,12 @@ class CudaEngine:
             ids_PL[row, : len(ids)] = torch.tensor(ids)
         where = torch.tensor(places, device=device)
         room.length_P[where] = length_P.int()
-        config, before = self.model.config, self.model.config._attn_implementation
-        config._attn_implementation = attention.NAME
-        try:
-            with torch.autocast("cuda", torch.bfloat16), torch.compiler.set_stance("force_eager"):
-                hidden_PLD = self.model.base_model(
-                    input_ids=ids_PL.to(device),
-                    past_key_values=_Capture(room, where),
-                    use_cache=True,
-                ).last_hidden_state
-        finally:
-            config._attn_implementation = before
+        cache = _Capture(room, where)
+        with attention.sampling_mode(self.model), torch.autocast("cuda", torch.bfloat16):
+            hidden_PLD = self.model.base_model(
+                input_ids=ids_PL.to(device), past_key_values=cache, use_cache=True
+            ).last_hidden_state
+        cache.check()
         last_PD = hidden_PLD[torch.arange(len(prompts), device=device), length_P - 1]
         return self.decoder.logits(last_PD)
 
@@ -173,13 +169,25 @@ class _Capture:
 
     def __init__(self, room: _Room, where: Tensor):
         self.room, self.where = room, where
+        self.written: set[int] = set()  # layers
 
     def update(self, key: Tensor, value: Tensor, layer: int, *_: Any, **__: Any) -> tuple:
         """Store a layer's keys and values, [P, H, L, D]; the prompt attends to its own."""
         keys, values = self.room.prefix[layer]
         keys[self.where, :, : key.shape[2]] = key.to(keys.dtype)
         values[self.where, :, : key.shape[2]] = value.to(values.dtype)
+        self.written.add(layer)
         return key, value
+
+    def check(self) -> None:
+        """Rows that do not see their prompt would be drawn from another distribution."""
+        if len(self.written) != len(self.room.prefix):
+            raise RunFailed(
+                f"the model gave keys and values of {len(self.written)} of its "
+                f"{len(self.room.prefix)} layers to the cache, so rollouts would not see their "
+                "prompts; this is a fault of sps with this model: use rollout.engine: vllm, or "
+                "model.dtype: float32, which samples through the model's own code"
+            )
 
     def get_seq_length(self, layer: int = 0) -> int:
         """Prompts start at position 0."""

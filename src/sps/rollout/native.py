@@ -58,7 +58,7 @@ class NativeEngine:
             while True:
                 # Only around our own work: a caller that trains between two completions must not
                 # find gradients switched off.
-                with _sampling_mode(self.model), self._rounding():
+                with attention.sampling_mode(self.model), self._rounding():
                     chunk = next(chunks, None)
                 if chunk is None:
                     break
@@ -229,18 +229,3 @@ def _waves(requests: Sequence[Request], max_rows: int) -> Iterator[list[Request]
         wave.append(piece)
     if wave:
         yield wave
-
-
-@contextmanager
-def _sampling_mode(model: Any) -> Iterator[None]:
-    """Our attention and no dropout while we sample; afterwards the model is as it was."""
-    config, training, before = model.config, model.training, model.config._attn_implementation
-    config._attn_implementation = attention.NAME
-    if training:
-        model.eval()
-    try:
-        yield
-    finally:
-        config._attn_implementation = before
-        if training:
-            model.train()
