@@ -37,12 +37,12 @@ SMALL = {
     "checkpoint": {"every": 2},
 }
 # Every collective that a plain run does not need: a sharded reference, likelihoods under the
-# reinforced policy, an optimizer that lives on; and DAPO's drawing again.
+# reinforced policy, an optimizer that lives on, old log-probabilities; and DAPO's drawing again.
 HARD = {
-    "rl": {"algorithm": {"type": "grpo", "beta": 0.05}},
+    "rl": {"algorithm": {"type": "grpo", "beta": 0.05, "steps_per_generation": 2}},
     "irl": {"selector": {"under": "policy"}, "optimizer_state": "kept"},
 }
-DAPO = {"rl": {"algorithm": {"type": "dapo", "max_resample_times": 2}}}
+DAPO = {"rl": {"algorithm": {"type": "dapo", "max_resample_times": 2, "steps_per_generation": 2}}}
 
 
 def write_recipe(folder: Path, name: str, *trees: dict) -> Path:
