@@ -6,7 +6,7 @@ READY = $(VENV)/.ready
 VLLM_VENV ?= .venv-vllm
 VLLM_READY = $(VLLM_VENV)/.ready
 
-.PHONY: demo test test-deepspeed test-slow test-vllm check bench clean
+.PHONY: demo test test-deepspeed test-slow test-vllm check bench mutate clean
 
 demo: $(READY)
 	$(BIN)/sps demo --again
@@ -33,6 +33,10 @@ check: $(READY)
 bench: $(READY)
 	$(BIN)/python -m bench
 
+mutate: $(READY)
+	$(BIN)/python -m pip install --quiet --editable ".[mutate]"
+	$(BIN)/python -m bench.mutate
+
 $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
@@ -56,4 +60,4 @@ $(VLLM_READY): pyproject.toml
 	touch $(VLLM_READY)
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) runs build dist
+	rm -rf $(VENV) $(VLLM_VENV) runs build dist mutants
