@@ -1,4 +1,4 @@
-"""The paper's recipes for real: RL steps, an IRL phase and AIME 2024 on one GPU, figures as it goes.
+"""The paper's recipes for real: RL steps, an IRL phase and AIME 2024 on one GPU.
 
 python -m bench.gpu_paper MODEL DATA OUT [NAME=STEPS ...] [--set KEY=VALUE ...]
 

@@ -1,8 +1,8 @@
 """Runs on a GPU as users start them: what the engine draws is what the trainer trains on.
 
-Every recipe of the paper with its own settings, on a small model of the same family; and each way to
-save memory or time, alone and together. Random weights are bf16 at its worst, so that the gap which
-they show bounds that of real ones.
+Every recipe of the paper with its own settings, on a small model of the same family; and each way
+to save memory or time, alone and together. Random weights are bf16 at its worst, so that the gap
+which they show bounds that of real ones.
 """
 
 from __future__ import annotations
