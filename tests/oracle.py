@@ -45,11 +45,13 @@ class Row:
 
 
 class Learner:
-    """A copy of a model, and AdamW over it."""
+    """A copy of a model (or, not its `own`, another learner's), and AdamW over it."""
 
-    def __init__(self, model, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0):
-        self.model = copy.deepcopy(model).eval().double()
-        self.model.set_attn_implementation("eager")
+    def __init__(self, model, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, own=True):
+        self.model = model
+        if own:
+            self.model = copy.deepcopy(model).eval().double()
+            self.model.set_attn_implementation("eager")
         self.betas, self.eps, self.decay, self.count = betas, eps, weight_decay, 0
         self.first = [torch.zeros_like(p) for p in self.model.parameters()]
         self.second = [torch.zeros_like(p) for p in self.model.parameters()]

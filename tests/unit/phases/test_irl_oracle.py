@@ -80,15 +80,15 @@ class ByHand:
         self.rate = oracle.irl_rate(self.irl, tree["rl"]["lr"], EVERY)
         self.learner = self.fresh(model)
 
-    def fresh(self, model):
-        own = self.irl["optimizer"]
-        how = (own.get("betas", (0.9, 0.999)), own.get("eps", 1e-8), own.get("weight_decay", 0.0))
-        return oracle.Learner(model, *how)
+    def fresh(self, model, own=True):
+        given = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0} | self.irl["optimizer"]
+        given.pop("max_grad_norm", None)
+        return oracle.Learner(model, **given, own=own)
 
     def phase(self, number, steps):
         """The kept rollouts, and the metrics of the steps."""
         if self.irl.get("optimizer_state", "fresh") == "fresh":
-            self.learner = self.fresh(self.learner.model)
+            self.learner = self.fresh(self.learner.model, own=False)
         rng = np.random.default_rng([SEED, 7919, number])
         rows = [[row_of(r) for r in rollouts] for rollouts in steps]
         groups = [[some[at : at + N] for at in range(0, len(some), N)] for some in rows]
