@@ -49,9 +49,9 @@ def made_rollouts(step, groups=3):
     made = []
     for group in range(groups):
         prompt = rng.integers(1, 100, rng.integers(2, 7)).astype(np.int32)
-        for sample in range(N):
+        rewards = [1.0] * N if group == groups - 1 else rng.permutation([0.0, 1.0, -0.5, 0.25])
+        for sample, reward in enumerate(map(float, rewards)):
             length = int(rng.integers(1, 9))
-            reward = 1.0 if group == groups - 1 else float(rng.choice([0.0, 1.0, -0.5, 0.25]))
             made.append(
                 Rollout(
                     f"p{group}",
