@@ -167,6 +167,16 @@ def test_completions_end_at_the_end_token_or_the_limit(model, make_engine):
     assert kinds == {True, False}
 
 
+def test_every_end_token_ends_a_text(model):
+    ends = {EOS, 7, 30}
+    engine = ENGINES["native"](model, sorted(ends), PAD)
+    out = collect(engine, requests_of([3, 9], n=30), Sampling(30, 25, seed=2))
+    for c in out.values():
+        assert not ends & {*c.ids[:-1].tolist()}
+        assert c.finished == (int(c.ids[-1]) in ends)
+    assert {int(c.ids[-1]) for c in out.values() if c.finished} == ends
+
+
 def same(a, b):
     assert a.keys() == b.keys()
     for key, c in a.items():
@@ -370,6 +380,23 @@ def test_memory_of_an_earlier_wave_does_not_leak_into_a_later_one(model, make_en
     requests, sampling = requests_of([5, 9, 40], n=4), Sampling(4, 50, seed=2)
     used = collect(engine, requests, sampling)
     same(used, collect(make_engine(model), requests, sampling))
+
+
+def test_random_numbers_of_a_long_text_never_come_again():
+    """A policy of equal chances: what is drawn is the random numbers themselves, 600 a row."""
+    torch.manual_seed(0)
+    small = {**SHAPE, "num_hidden_layers": 1, "max_position_embeddings": 1024}
+    model = AutoModelForCausalLM.from_config(LlamaConfig(**small)).eval()
+    model.get_output_embeddings().weight.data.zero_()
+    engine = ENGINES["native"](model, [VOCABULARY + 1], PAD)
+    requests = requests_of([4], n=3)
+    long = {c.sample: c.ids for c in engine.generate(requests, Sampling(3, 600, seed=5))}
+    drawn = np.concatenate([*long.values()])
+    for lag in range(1, 600):  # 1200 pairs and more, of which one in 40 agrees: 30, error 5.4
+        assert (drawn[lag:] == drawn[:-lag]).sum() < (len(drawn) - lag) / 40 + 60
+    # And they hang on the place in the text alone.
+    short = {c.sample: c.ids for c in engine.generate(requests, Sampling(3, 300, seed=5))}
+    assert all((long[s][:300] == short[s]).all() for s in range(3))
 
 
 def test_no_requests_give_no_completions(model, make_engine):

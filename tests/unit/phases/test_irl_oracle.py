@@ -1,0 +1,150 @@
+"""IRL phases against selection and steps written by hand (tests/oracle.py)."""
+
+from __future__ import annotations
+
+import numpy as np
+import oracle
+import pytest
+import torch
+from made_parts import open_parts, save_model
+
+from sps.phases.irl import irl_phase
+from sps.phases.schedule import Phase
+from sps.types import Rollout, Verdict
+
+SELECTORS = ["l2te", "uniform", "low_likelihood", "low_likelihood_positive", "positive", "negative"]
+CASES = {
+    **{name: {"selector": {"type": name}} for name in SELECTORS},
+    "one_batch": {"batch": 512},
+    "sequence": {"reduce": "sequence"},
+    "sum": {"selector": {"likelihood": "sum"}},
+    "policy": {"selector": {"under": "policy"}},
+    "policy_sum": {"selector": {"under": "policy", "likelihood": "sum", "type": "low_likelihood"}},
+    "over_batch": {"selector": {"quantile_over": "batch"}},
+    "quarter": {"selector": {"quantile": 0.25}, "keep": 3},
+    "over_batch_policy": {
+        "selector": {"quantile_over": "batch", "under": "policy", "quantile": 0.75},
+        "keep": 1,
+    },
+    "kept_state": {"optimizer_state": "kept"},
+    "kept_state_own_rate": {"optimizer_state": "kept", "lr": None},
+    "own_rate": {"lr": None, "reach": 0.5},
+    "many_passes": {"batch": 5, "steps": 7},
+    "clipped_gradient": {"optimizer__max_grad_norm": 0.05},
+    "adamw_defaults": {"optimizer": {}, "lr": 1e-3},
+}
+SEED, N = 1, 4  # of made_parts.recipe_of, as are phases of 2 steps
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    save_model(folder)
+    return folder
+
+
+def made_rollouts(step, groups=3):
+    """Of many lengths, rewards and likelihoods; the last group is all right."""
+    rng = np.random.default_rng(step)
+    made = []
+    for group in range(groups):
+        prompt = rng.integers(1, 100, rng.integers(2, 7)).astype(np.int32)
+        rewards = [1.0] * N if group == groups - 1 else rng.permutation([0.0, 1.0, -0.5, 0.25])
+        for sample, reward in enumerate(map(float, rewards)):
+            length = int(rng.integers(1, 9))
+            made.append(
+                Rollout(
+                    f"p{group}",
+                    prompt,
+                    rng.integers(1, 100, length).astype(np.int32),
+                    -rng.exponential(1.0, length).astype(np.float32),
+                    reward,
+                    Verdict("correct" if reward > 0 else "wrong", float(reward > 0)),
+                    step,
+                    step - 1,
+                    group,
+                    sample,
+                    bool(rng.random() < 0.7),
+                )
+            )
+    return made
+
+
+class ByHand:
+    """IRL phases once more."""
+
+    def __init__(self, parts, tree):
+        self.irl, self.temperature = tree["irl"], tree["rollout"]["temperature"]
+        model = parts.policy.model
+        self.start = {n: p.detach().clone() for n, p in model.named_parameters()}
+        self.rl_lr = tree["rl"]["lr"]
+        self.learner = self.fresh(model)
+
+    def fresh(self, model, own=True):
+        given = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0} | self.irl["optimizer"]
+        given.pop("max_grad_norm", None)
+        return oracle.Learner(model, **given, own=own)
+
+    def phase(self, number, steps):
+        """The kept rollouts, and the metrics of the steps."""
+        if self.irl.get("optimizer_state", "fresh") == "fresh":
+            self.learner = self.fresh(self.learner.model, own=False)
+        rng = np.random.default_rng([SEED, 7919, number])
+        self.rate = oracle.irl_rate(self.irl, self.rl_lr, len(steps))
+        rows = [[row_of(r) for r in rollouts] for rollouts in steps]
+        groups = [[some[at : at + N] for at in range(0, len(some), N)] for some in rows]
+        how = (self.irl, self.rate, self.temperature, rng)
+        kept, told = oracle.irl_phase(self.learner, groups, *how)
+        known = {(r.step, r.group, r.sample): r for rollouts in steps for r in rollouts}
+        return [known[row.key] for row in kept], told
+
+
+def row_of(r):
+    key = (r.step, r.group, r.sample)
+    return oracle.Row(r.prompt_ids.tolist(), r.ids.tolist(), r.reward, r.logprobs.tolist(), key=key)
+
+
+SMALL_PASSES = [(name, 30) for name in ("l2te", "sequence", "policy")]
+
+
+@pytest.mark.parametrize(
+    ("name", "micro_tokens"), [*((name, 16384) for name in sorted(CASES)), *SMALL_PASSES]
+)
+def test_phases_are_the_ones_by_hand(name, micro_tokens, model_folder, tmp_path):
+    changes = {f"irl__{key}": value for key, value in CASES[name].items()}
+    parts, _, tree = open_parts(
+        model_folder, tmp_path / "run", rl__micro_tokens=micro_tokens, **changes
+    )
+    by_hand = ByHand(parts, tree)
+    # The second was resumed in the middle, after step 3; the third is cut short.
+    for number, first, steps in ((1, 1, (1, 2)), (2, 4, (3, 4)), (3, 5, (5,))):
+        rollouts = [r for step in steps for r in made_rollouts(step)]
+        for step in steps:
+            parts.store.append(step, [r for r in rollouts if r.step == step])
+        version = parts.policy.version
+        kept, wanted = by_hand.phase(number, [made_rollouts(step) for step in steps])
+        told, *learnt = irl_phase(parts, Phase(number, first, steps[-1], irl=True))
+        assert told["kept"] == len(kept) > 0
+        assert told["lr"] == pytest.approx(by_hand.rate, rel=1e-9)
+        assert told["kept_right"] == pytest.approx(np.mean([r.reward > 0 for r in kept]))
+        assert told["kept_cut_off"] == pytest.approx(np.mean([not r.finished for r in kept]))
+        table = parts.store.read(steps[0], steps[-1]).to_pylist()
+        marked = {(r["step"], r["group"], r["sample"]) for r in table if r["kept"]}
+        assert marked == {(r.step, r.group, r.sample) for r in kept}
+        assert len(table) == len(rollouts)
+        assert len(learnt) == len(wanted) == tree["irl"]["steps"]
+        for got, want in zip(learnt, wanted, strict=True):
+            assert {k: got[k] for k in want} == pytest.approx(want, rel=2e-4)
+        assert parts.policy.version == version + len(wanted)
+        if name != "adamw_defaults":  # where the smallest gradients count as much as the largest
+            oracle.assert_same_weights(parts.policy.model, by_hand.learner, by_hand.start)
+
+
+def test_a_phase_that_keeps_nothing_moves_nothing(model_folder, tmp_path):
+    parts, _, _ = open_parts(model_folder, tmp_path / "run", irl__selector={"type": "negative"})
+    parts.store.append(1, made_rollouts(1, groups=1))  # all right
+    before = [p.detach().clone() for p in parts.policy.model.parameters()]
+    (told,) = irl_phase(parts, Phase(1, 1, 1, irl=True))
+    assert told["kept"] == 0
+    after = parts.policy.model.parameters()
+    assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))

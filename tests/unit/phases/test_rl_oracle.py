@@ -1,0 +1,229 @@
+"""RL phases against the same steps written by hand (tests/oracle.py): draws, metrics, weights."""
+
+from __future__ import annotations
+
+import oracle
+import pytest
+import torch
+from made_parts import judge, open_parts, save_model
+
+from sps.phases.rl import rl_phase
+from sps.phases.schedule import Phase
+
+GSPO = {"type": "gspo", "steps_per_generation": 3, "eps": 0.01, "eps_high": 0.02}
+CASES = {
+    "grpo": {},
+    "micro_batches": {"rl__micro_tokens": 24},
+    "one_row_a_pass": {"rl__micro_tokens": 1, "rl__algorithm": {"type": "dapo"}},
+    "temperature_1": {"rollout__temperature": 1.0},
+    "hot": {"rollout__temperature": 1.6},
+    "truncated_sampling": {"rollout__top_p": 0.9, "rollout__top_k": 20},
+    "kl": {"rl__algorithm": {"type": "grpo", "beta": 0.3}},
+    "kl_micro_batches": {"rl__algorithm": {"type": "grpo", "beta": 0.3}, "rl__micro_tokens": 30},
+    "dr_grpo": {"rl__algorithm": {"type": "dr_grpo", "beta": 0.1}},
+    "dapo": {"rl__algorithm": {"type": "dapo", "soft_cache_length": 4}},
+    "dapo_dull": {"rl__algorithm": {"type": "dapo", "max_resample_times": 1}, "rollout__n": 2},
+    "dapo_no_resampling": {"rl__algorithm": {"type": "dapo", "max_resample_times": 0}},
+    "pass_at_k": {"rl__algorithm": {"type": "pass_at_k", "k": 2}},
+    "w_reinforce": {"rl__algorithm": {"type": "w_reinforce", "right": 0.3}},
+    "right_alone_is_nothing": {"rl__algorithm": {"type": "w_reinforce", "right": 0.0}},
+    "entropy": {"rl__entropy": 0.2},
+    "entropy_micro_batches": {"rl__entropy": 0.2, "rl__micro_tokens": 20},
+    "entropy_dapo": {"rl__entropy": 0.2, "rl__algorithm": {"type": "dapo"}},
+    "warmup": {"rl__optimizer__warmup_steps": 3},
+    "clipped_gradient": {"rl__optimizer__max_grad_norm": 0.05},
+    "gspo": {"rl__algorithm": GSPO},
+    "gspo_defaults": {"rl__algorithm": {"type": "gspo"}, "rl__lr": 1e-3},
+    "grpo_later_steps": {"rl__algorithm": {"type": "grpo", "steps_per_generation": 3}},
+    "dapo_later_steps": {
+        "rl__algorithm": {"type": "dapo", "steps_per_generation": 3, "eps": 0.1, "eps_high": 0.3},
+        "rl__lr": 0.05,
+    },
+    "kl_later_steps": {
+        "rl__algorithm": {"type": "dr_grpo", "steps_per_generation": 2, "beta": 0.2},
+        "rl__micro_tokens": 40,
+    },
+    "correction": {"rollout__correct": 1.1},
+    "correction_and_kl": {"rollout__correct": 5.0, "rl__algorithm": {"type": "dapo", "beta": 0.2}},
+}
+STEPS = 4
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    save_model(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_a_phase_is_the_one_by_hand(name, model_folder, tmp_path):
+    shift = 0.3 if "correction" in name else 0.0
+    parts, _, tree = open_parts(model_folder, tmp_path / "run", shift=shift, **CASES[name])
+    phase = ByHand(parts, tree)
+    for step, metrics, settled in rl_phase(parts, Phase(1, 1, STEPS, irl=False)):
+        phase.check(step, metrics, settled)
+    assert phase.step == STEPS
+    assert parts.policy.version == STEPS
+    assert phase.used > 0
+    assert sorted(phase.asked[:24]) == sorted({*phase.asked[:24]})  # no problem twice in a pass
+    most = CASES[name].get("rl__micro_tokens", 16384)
+    assert all(rows == 1 or rows * width <= most for rows, width in phase.passes)
+    if "later_steps" in name or name == "gspo":
+        # Agreement says nothing about a clip that never binds.
+        assert phase.above > 0
+        assert phase.below > 0
+
+
+class ByHand:
+    """The phase once more: from what the engine gave, and nothing else of the product."""
+
+    def __init__(self, parts, tree):
+        self.parts, self.tree, self.rollout = parts, tree, tree["rollout"]
+        self.how = oracle.settings_of(tree["rl"]["algorithm"])
+        own = tree["rl"]["optimizer"]
+        model = parts.policy.model
+        self.learner = oracle.Learner(model, own["betas"], own["eps"], own["weight_decay"])
+        reference = parts.reference
+        self.reference = oracle.Learner(reference.model) if reference is not None else None
+        self.start = {n: p.detach().clone() for n, p in model.named_parameters()}
+        self.problems = {
+            tuple(parts.policy.tokenizer(p.question)["input_ids"]): p for p in parts.train
+        }
+        self.words = parts.policy.tokenizer.convert_ids_to_tokens
+        self.step = self.seen = self.used = self.above = self.below = 0
+        self.inverse = 0  # IRL steps that the policy has seen besides
+        self.passes: list[torch.Size] = []
+        parts.policy.scorer.register_forward_pre_hook(
+            lambda _, given: self.passes.append(given[0].ids_BL.shape)
+        )
+        self.shares: list = []
+        self.seeds: list[int] = []
+        self.asked: list[str] = []
+
+    def check(self, step, metrics, settled):
+        """What the product says of a step, and the weights after it."""
+        self.step += 1
+        assert step == self.step
+        fresh = not self.shares
+        if fresh:
+            self.shares, self.drawn = self.draw(step)
+        assert self.drawn.items() <= metrics.items()
+        share = self.shares.pop(0)
+        assert settled == (not self.shares)
+        own = self.tree["rl"]["optimizer"]
+        warmup = own.get("warmup_steps", 0)
+        lr = self.tree["rl"]["lr"] * (min(1.0, step / warmup) if warmup else 1.0)
+        wanted, sums = oracle.rl_step(
+            self.learner,
+            share,
+            self.how,
+            lr=lr,
+            most=own["max_grad_norm"],
+            limit=self.rollout["max_new_tokens"],
+            temperature=self.rollout["temperature"],
+            entropy=self.tree["rl"].get("entropy", 0.0),
+            cap=self.rollout.get("correct"),
+            reference=self.reference,
+        )
+        self.used, self.above = self.used + wanted["used"], self.above + sums.above
+        self.below += sums.below
+        if not fresh:  # the gap to the engine is of fresh rollouts alone
+            wanted = {k: v for k, v in wanted.items() if not k.startswith("engine_")}
+        for name, value in wanted.items():
+            assert metrics[name] == pytest.approx(value, rel=2e-4, abs=1e-5), name
+        assert ("kl_ref" in metrics) == (self.how["beta"] > 0)
+        oracle.assert_same_weights(self.parts.policy.model, self.learner, self.start)
+
+    def draw(self, step):
+        """The groups of a generation, in shares, and what is told of all that was drawn for it."""
+        rounds = min(self.how["steps_per_generation"], STEPS - step + 1)
+        count, again = self.rollout["prompts"] * rounds, self.how["max_resample_times"]
+        drawn, useful = [], []
+        calls = self.parts.engine.calls[self.seen :]
+        self.seen += len(calls)
+        for number, call in enumerate(calls):
+            assert len(call[0]) == count - len(useful)  # as many as are missing, no more
+            groups = self.groups(call)
+            drawn += groups
+            useful += [g for g in groups if len({v.reward for v, _ in g}) > 1]
+            done = len(useful) >= count or number == again
+            assert done == (number == len(calls) - 1)
+        assert [c[1].seed not in self.seeds for c in calls] == [True] * len(calls)
+        self.seeds += [call[1].seed for call in calls]
+        assert len(set(self.seeds)) == len(self.seeds)
+        self.stored(step, drawn)
+        dull = [g for g in drawn if not any(g is u for u in useful)]
+        chosen = (useful + dull)[:count] if again else drawn
+        rows = [[row for _, row in group] for group in chosen]
+        shares = [
+            rows[i * len(rows) // rounds : (i + 1) * len(rows) // rounds] for i in range(rounds)
+        ]
+        with torch.no_grad():
+            for row in (row for share in shares[1:] for group in share for row in group):
+                row.old, _ = self.learner.tokens(row.prompt, row.ids, self.rollout["temperature"])
+        return shares, self.told(drawn, chosen)
+
+    def groups(self, call):
+        """Verdicts and rows of one call, group by group."""
+        requests, sampling, completions = call
+        rollout = self.rollout
+        assert (sampling.n, sampling.max_new_tokens) == (rollout["n"], rollout["max_new_tokens"])
+        assert sampling.temperature == rollout["temperature"]
+        kept = (sampling.top_p, sampling.top_k)
+        assert kept == (rollout.get("top_p", 1.0), rollout.get("top_k", 0))
+        out = []
+        for request in requests:
+            problem = self.problems[request.prompt_ids]
+            self.asked.append(problem.id)
+            own = {c.sample: c for c in completions if c.index == request.index}
+            group = []
+            for sample in range(rollout["n"]):
+                c = own[sample]
+                text = " ".join(w for w in self.words(c.ids.tolist()) if w not in (".", "<pad>"))
+                verdict = judge(problem, text, c.finished)
+                punished = oracle.penalty(
+                    len(c.ids), rollout["max_new_tokens"], self.how["soft_cache_length"]
+                )
+                reward = verdict.reward + punished
+                row = oracle.Row(
+                    list(request.prompt_ids), c.ids.tolist(), reward, c.logprobs.tolist()
+                )
+                row.name, row.sample, row.finished = problem.id, sample, c.finished
+                group.append((verdict, row))
+            out.append(group)
+        return out
+
+    def stored(self, step, drawn):
+        """Every rollout is in the store, once, as it was drawn and judged."""
+        table = self.parts.store.read(step, step).to_pylist()
+        got = {(r["group"], r["sample"]): r for r in table}
+        assert len(got) == len(table) == sum(len(g) for g in drawn)
+        for number, group in enumerate(drawn):
+            for verdict, row in group:
+                r = got[number, row.sample]
+                assert (r["problem_id"], r["prompt_ids"], r["ids"]) == (
+                    row.name,
+                    row.prompt,
+                    row.ids,
+                )
+                assert r["logprobs"] == row.engine
+                assert r["sum_logprob"] == pytest.approx(sum(row.engine), abs=1e-4)
+                assert r["mean_logprob"] == pytest.approx(sum(row.engine) / len(row.ids), abs=1e-5)
+                assert r["reward"] == pytest.approx(row.reward, abs=1e-6)
+                told = (r["verdict"], r["detail"], r["answer"])
+                assert told == (verdict.kind, verdict.detail, verdict.answer)
+                assert (r["length"], r["finished"]) == (len(row.ids), row.finished)
+                assert (r["policy_version"], r["kept"]) == (step - 1 + self.inverse, False)
+
+    def told(self, drawn, chosen):
+        flat = [pair for group in drawn for pair in group]
+        tokens = sum(len(row.ids) for _, row in flat)
+        kinds = [verdict.kind for verdict, _ in flat]
+        told = {f"verdict/{kind}": kinds.count(kind) / len(flat) for kind in set(kinds)}
+        told["reward"] = sum(v.reward for v, _ in flat) / len(flat)
+        told["solved"] = sum(any(v.reward for v, _ in g) for g in drawn) / len(drawn)
+        told["useful"] = sum(len({v.reward for v, _ in g}) > 1 for g in chosen) / len(chosen)
+        told |= {"groups": len(drawn), "tokens": tokens, "length": tokens / len(flat)}
+        told["logprob"] = pytest.approx(sum(sum(r.engine) for _, r in flat) / tokens, abs=1e-5)
+        return told
