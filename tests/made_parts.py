@@ -97,10 +97,10 @@ class Watched:
         self.engine.close()
 
 
-def open_parts(model_folder, folder, moved: float = 0.05, shift: float = 0.0, **changes):
+def open_parts(model_folder, folder, moved=0.05, shift=0.0, listeners=None, **changes):
     """Parts, the run and the recipe's tree; the policy has moved away from its reference."""
     recipe, tree = recipe_of(model_folder, **changes)
-    parts, run = open_run(recipe, folder)
+    parts, run = open_run(recipe, folder, listeners=listeners)
     rng = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for p in parts.policy.model.parameters():

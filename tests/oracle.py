@@ -41,14 +41,17 @@ class Row:
     reward: float
     engine: list[float]
     old: torch.Tensor | None = None  # log-probabilities under the policy that drew it
+    key: tuple = ()  # whatever tells it apart
 
 
 class Learner:
-    """A copy of a model, and AdamW over it."""
+    """A copy of a model (or, not its `own`, another learner's), and AdamW over it."""
 
-    def __init__(self, model, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0):
-        self.model = copy.deepcopy(model).eval().double()
-        self.model.set_attn_implementation("eager")
+    def __init__(self, model, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, own=True):
+        self.model = model
+        if own:
+            self.model = copy.deepcopy(model).eval().double()
+            self.model.set_attn_implementation("eager")
         self.betas, self.eps, self.decay, self.count = betas, eps, weight_decay, 0
         self.first = [torch.zeros_like(p) for p in self.model.parameters()]
         self.second = [torch.zeros_like(p) for p in self.model.parameters()]
@@ -254,11 +257,61 @@ def irl_step(
     return {"loss": float(loss.detach()), "grad_norm": norm, "entropy": spread / tokens}
 
 
+def irl_phase(
+    learner: Learner, batches: list[list[list[Row]]], irl: dict, lr: float, temperature: float, rng
+) -> tuple[list[Row], list[dict[str, float]]]:
+    """The rows that are kept of each batch's groups, and what the steps on them should report."""
+    kept = [row for groups in batches for row in _kept(learner, groups, irl, temperature, rng)]
+    told, size = [], min(irl["batch"], len(kept))
+    order, at = rng.permutation(len(kept)), 0
+    for _ in range(irl["steps"]):
+        if at + size > len(kept):
+            order, at = rng.permutation(len(kept)), 0
+        rows = [kept[i] for i in order[at : at + size]]
+        at += size
+        most = irl.get("optimizer", {}).get("max_grad_norm", 1.0)
+        told.append(irl_step(learner, rows, irl.get("reduce", "token"), lr, most, temperature))
+    return kept, told
+
+
+def _kept(learner, groups, irl, temperature, rng) -> list[Row]:
+    how = irl.get("selector", {})
+    kind, quantile = how.get("type", "l2te"), how.get("quantile", 0.5)
+    draws = None
+    if kind in ("uniform", "positive"):
+        draws = rng.random((len(groups), len(groups[0])))
+    values = [[_likelihood(learner, row, how, temperature) for row in group] for group in groups]
+    whole = iter(lowest([value for group in values for value in group], quantile))
+    kept = []
+    for number, (group, value) in enumerate(zip(groups, values, strict=True)):
+        of_batch = [next(whole) for _ in group]
+        low = of_batch if how.get("quantile_over") == "batch" else lowest(value, quantile)
+        rewards, draw = [row.reward for row in group], None if draws is None else draws[number]
+        chosen = select(rewards, value, low, kind, irl["keep"], draw)
+        kept += [group[i] for i in sorted(chosen)]
+    return kept
+
+
+@torch.no_grad()
+def _likelihood(learner, row: Row, how: dict, temperature: float) -> float:
+    values = torch.tensor(row.engine, dtype=torch.float64)
+    if how.get("under") == "policy":
+        values, _ = learner.tokens(row.prompt, row.ids, temperature)
+    return float(values.sum() if how.get("likelihood") == "sum" else values.mean())
+
+
+def irl_rate(irl: dict, rl_lr: float, rl_steps: int) -> float:
+    """As set, or such that the phase goes `reach` times as far as the RL steps before it."""
+    if irl["lr"] is not None:
+        return irl["lr"]
+    return irl.get("reach", 0.35) * rl_lr / (2.0 * (irl["steps"] / rl_steps) ** 0.65)
+
+
 def assert_same_weights(model, learner: Learner, before: dict, tolerance: float = 1e-4) -> None:
     """Equal to a share of the largest change: a step of another size or direction would show."""
     own, far, moved = dict(learner.model.named_parameters()), {}, 0.0
     for name, p in model.named_parameters():
         far[name] = float((p.detach().double() - own[name].detach()).abs().max())
         moved = max(moved, float((own[name].detach() - before[name].double()).abs().max()))
-    wrong = {name: gap for name, gap in far.items() if gap > tolerance * moved + 2e-7}
+    wrong = {name: gap for name, gap in far.items() if gap > tolerance * moved + 5e-7}
     assert not wrong, f"largest change {moved:.2e}, off by {wrong}"

@@ -135,7 +135,7 @@ def _select(parts: Parts, run: Run) -> int:
         return recipe.rl.steps
     scores = run.scores
     saved = parts.ranks.tell(lambda: saved_checkpoints(run.folder / "checkpoints"))
-    if recipe.evaluation.select == "paper":  # on the test set itself, as the paper did
+    if recipe.evaluation.select == "paper" and len(saved) > 1:  # on the test set, as the paper did
         scores = {}
         for step in sorted(saved):
             use_checkpoint(parts, run, step)

@@ -167,6 +167,16 @@ def test_completions_end_at_the_end_token_or_the_limit(model, make_engine):
     assert kinds == {True, False}
 
 
+def test_every_end_token_ends_a_text(model):
+    ends = {EOS, 7, 30}
+    engine = ENGINES["native"](model, sorted(ends), PAD)
+    out = collect(engine, requests_of([3, 9], n=30), Sampling(30, 25, seed=2))
+    for c in out.values():
+        assert not ends & {*c.ids[:-1].tolist()}
+        assert c.finished == (int(c.ids[-1]) in ends)
+    assert {int(c.ids[-1]) for c in out.values() if c.finished} == ends
+
+
 def same(a, b):
     assert a.keys() == b.keys()
     for key, c in a.items():

@@ -140,11 +140,13 @@ def test_an_evaluation_may_be_hotter_than_the_recipe(model_folder, tmp_path):
 
 
 def test_runs_of_other_seeds_share_no_random_number(model_folder, tmp_path):
-    seeds = []
+    seeds, orders = [], set()
     for seed in range(3):
         changes = {"seed": seed, "irl__steps": 0, "rl__algorithm": {"type": "dapo"}}
         parts, _, _ = checked_run(model_folder, tmp_path / str(seed), **SHORT, **changes)
         calls = [call for call in parts.engine.calls if call[1].temperature]
         assert len(calls) > 4  # some were drawn again
         seeds += [call[1].seed for call in calls]
+        orders.add(tuple(r.prompt_ids for r in calls[0][0]))
     assert len(set(seeds)) == len(seeds)
+    assert len(orders) == 3  # of the problems

@@ -6,6 +6,7 @@ mode, which also switches dropout on and takes the cache away from whoever sampl
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -38,9 +39,13 @@ def recompute_layers(model: Any) -> None:
             "set it to false"
         )
     for layer in found:
-        kind = type(layer)
-        if not issubclass(kind, _Recomputed):
-            layer.__class__ = type(kind.__name__, (_Recomputed, kind), {})
+        layer.__class__ = _recomputed(type(layer))
+
+
+@cache
+def _recomputed(kind: type) -> type:
+    """One class for all layers of a kind: the compiler makes code for each class that it meets."""
+    return kind if issubclass(kind, _Recomputed) else type(kind.__name__, (_Recomputed, kind), {})
 
 
 def compile_layers(model: Any) -> None:

@@ -29,11 +29,11 @@ CASES = {
     "kept_state": {"optimizer_state": "kept"},
     "kept_state_own_rate": {"optimizer_state": "kept", "lr": None},
     "own_rate": {"lr": None, "reach": 0.5},
-    "many_passes": {"batch": 5, "steps": 9},
+    "many_passes": {"batch": 5, "steps": 7},
     "clipped_gradient": {"optimizer__max_grad_norm": 0.05},
     "adamw_defaults": {"optimizer": {}, "lr": 1e-3},
 }
-SEED, N, EVERY = 1, 4, 2  # of made_parts.recipe_of
+SEED, N = 1, 4  # of made_parts.recipe_of, as are phases of 2 steps
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +49,9 @@ def made_rollouts(step, groups=3):
     made = []
     for group in range(groups):
         prompt = rng.integers(1, 100, rng.integers(2, 7)).astype(np.int32)
-        for sample in range(N):
+        rewards = [1.0] * N if group == groups - 1 else rng.permutation([0.0, 1.0, -0.5, 0.25])
+        for sample, reward in enumerate(map(float, rewards)):
             length = int(rng.integers(1, 9))
-            reward = 1.0 if group == groups - 1 else float(rng.choice([0.0, 1.0, -0.5, 0.25]))
             made.append(
                 Rollout(
                     f"p{group}",
@@ -75,72 +75,33 @@ class ByHand:
 
     def __init__(self, parts, tree):
         self.irl, self.temperature = tree["irl"], tree["rollout"]["temperature"]
-        self.rl_lr, self.parts = tree["rl"]["lr"], parts
         model = parts.policy.model
         self.start = {n: p.detach().clone() for n, p in model.named_parameters()}
+        self.rl_lr = tree["rl"]["lr"]
         self.learner = self.fresh(model)
 
-    def fresh(self, model):
-        own = self.irl["optimizer"]
-        how = (own.get("betas", (0.9, 0.999)), own.get("eps", 1e-8), own.get("weight_decay", 0.0))
-        return oracle.Learner(model, *how)
+    def fresh(self, model, own=True):
+        given = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0} | self.irl["optimizer"]
+        given.pop("max_grad_norm", None)
+        return oracle.Learner(model, **given, own=own)
 
-    def phase(self, number, rollouts):
-        """Keys of the kept, and the metrics of the steps."""
-        rng = np.random.default_rng([SEED, 7919, number])
-        kept = []
-        for step in sorted({r.step for r in rollouts}):
-            kept += self.select([r for r in rollouts if r.step == step], rng)
+    def phase(self, number, steps):
+        """The kept rollouts, and the metrics of the steps."""
         if self.irl.get("optimizer_state", "fresh") == "fresh":
-            self.learner = self.fresh(self.learner.model)
-        rate, most = self.rate(), self.irl["optimizer"].get("max_grad_norm", 1.0)
-        told, size = [], min(self.irl["batch"], len(kept))
-        order, at = rng.permutation(len(kept)), 0
-        for _ in range(self.irl["steps"]):
-            if at + size > len(kept):
-                order, at = rng.permutation(len(kept)), 0
-            rows = [kept[i] for i in order[at : at + size]]
-            rows = [oracle.Row(r.prompt_ids.tolist(), r.ids.tolist(), 0.0, []) for r in rows]
-            at += size
-            reduce = self.irl.get("reduce", "token")
-            step = oracle.irl_step(self.learner, rows, reduce, rate, most, self.temperature)
-            told.append(step)
-        return kept, rate, told
+            self.learner = self.fresh(self.learner.model, own=False)
+        rng = np.random.default_rng([SEED, 7919, number])
+        self.rate = oracle.irl_rate(self.irl, self.rl_lr, len(steps))
+        rows = [[row_of(r) for r in rollouts] for rollouts in steps]
+        groups = [[some[at : at + N] for at in range(0, len(some), N)] for some in rows]
+        how = (self.irl, self.rate, self.temperature, rng)
+        kept, told = oracle.irl_phase(self.learner, groups, *how)
+        known = {(r.step, r.group, r.sample): r for rollouts in steps for r in rollouts}
+        return [known[row.key] for row in kept], told
 
-    def rate(self):
-        """As set, or such that a phase of EVERY RL steps is followed by `reach` times its way."""
-        if self.irl["lr"] is not None:
-            return self.irl["lr"]
-        ratio = 2.0 * (self.irl["steps"] / EVERY) ** 0.65 / self.rl_lr
-        return self.irl.get("reach", 0.35) / ratio
 
-    @torch.no_grad()
-    def likelihood(self, rollout):
-        how = self.irl.get("selector", {})
-        values = torch.tensor(rollout.logprobs.tolist(), dtype=torch.float64)
-        if how.get("under") == "policy":
-            pair = rollout.prompt_ids.tolist(), rollout.ids.tolist()
-            values, _ = self.learner.tokens(*pair, self.temperature)
-        return float(values.sum() if how.get("likelihood") == "sum" else values.mean())
-
-    def select(self, rollouts, rng):
-        how = self.irl.get("selector", {})
-        kind, quantile = how.get("type", "l2te"), how.get("quantile", 0.5)
-        groups = [rollouts[at : at + N] for at in range(0, len(rollouts), N)]
-        draws = None
-        if kind in ("uniform", "positive"):
-            draws = rng.random((len(groups), N))
-        whole = oracle.lowest([self.likelihood(r) for r in rollouts], quantile)
-        kept = []
-        for number, group in enumerate(groups):
-            value = [self.likelihood(r) for r in group]
-            low = oracle.lowest(value, quantile)
-            if how.get("quantile_over") == "batch":
-                low = whole[number * N : (number + 1) * N]
-            rewards, draw = [r.reward for r in group], None if draws is None else draws[number]
-            chosen = oracle.select(rewards, value, low, kind, self.irl["keep"], draw)
-            kept += [group[i] for i in sorted(chosen)]
-        return kept
+def row_of(r):
+    key = (r.step, r.group, r.sample)
+    return oracle.Row(r.prompt_ids.tolist(), r.ids.tolist(), r.reward, r.logprobs.tolist(), key=key)
 
 
 SMALL_PASSES = [(name, 30) for name in ("l2te", "sequence", "policy")]
@@ -149,22 +110,22 @@ SMALL_PASSES = [(name, 30) for name in ("l2te", "sequence", "policy")]
 @pytest.mark.parametrize(
     ("name", "micro_tokens"), [*((name, 16384) for name in sorted(CASES)), *SMALL_PASSES]
 )
-def test_two_phases_are_the_ones_by_hand(name, micro_tokens, model_folder, tmp_path):
+def test_phases_are_the_ones_by_hand(name, micro_tokens, model_folder, tmp_path):
     changes = {f"irl__{key}": value for key, value in CASES[name].items()}
     parts, _, tree = open_parts(
         model_folder, tmp_path / "run", rl__micro_tokens=micro_tokens, **changes
     )
     by_hand = ByHand(parts, tree)
-    for number, first in ((1, 1), (2, 4)):  # the second was resumed in the middle, after step 3
-        steps = (2 * number - 1, 2 * number)
+    # The second was resumed in the middle, after step 3; the third is cut short.
+    for number, first, steps in ((1, 1, (1, 2)), (2, 4, (3, 4)), (3, 5, (5,))):
         rollouts = [r for step in steps for r in made_rollouts(step)]
         for step in steps:
             parts.store.append(step, [r for r in rollouts if r.step == step])
         version = parts.policy.version
-        kept, rate, wanted = by_hand.phase(number, rollouts)
+        kept, wanted = by_hand.phase(number, [made_rollouts(step) for step in steps])
         told, *learnt = irl_phase(parts, Phase(number, first, steps[-1], irl=True))
         assert told["kept"] == len(kept) > 0
-        assert told["lr"] == pytest.approx(rate, rel=1e-9)
+        assert told["lr"] == pytest.approx(by_hand.rate, rel=1e-9)
         assert told["kept_right"] == pytest.approx(np.mean([r.reward > 0 for r in kept]))
         assert told["kept_cut_off"] == pytest.approx(np.mean([not r.finished for r in kept]))
         table = parts.store.read(steps[0], steps[-1]).to_pylist()

@@ -67,6 +67,8 @@ def test_a_phase_is_the_one_by_hand(name, model_folder, tmp_path):
     assert parts.policy.version == STEPS
     assert phase.used > 0
     assert sorted(phase.asked[:24]) == sorted({*phase.asked[:24]})  # no problem twice in a pass
+    most = CASES[name].get("rl__micro_tokens", 16384)
+    assert all(rows == 1 or rows * width <= most for rows, width in phase.passes)
     if "later_steps" in name or name == "gspo":
         # Agreement says nothing about a clip that never binds.
         assert phase.above > 0
@@ -90,6 +92,11 @@ class ByHand:
         }
         self.words = parts.policy.tokenizer.convert_ids_to_tokens
         self.step = self.seen = self.used = self.above = self.below = 0
+        self.inverse = 0  # IRL steps that the policy has seen besides
+        self.passes: list[torch.Size] = []
+        parts.policy.scorer.register_forward_pre_hook(
+            lambda _, given: self.passes.append(given[0].ids_BL.shape)
+        )
         self.shares: list = []
         self.seeds: list[int] = []
         self.asked: list[str] = []
@@ -207,7 +214,7 @@ class ByHand:
                 told = (r["verdict"], r["detail"], r["answer"])
                 assert told == (verdict.kind, verdict.detail, verdict.answer)
                 assert (r["length"], r["finished"]) == (len(row.ids), row.finished)
-                assert (r["policy_version"], r["kept"]) == (step - 1, False)
+                assert (r["policy_version"], r["kept"]) == (step - 1 + self.inverse, False)
 
     def told(self, drawn, chosen):
         flat = [pair for group in drawn for pair in group]

@@ -107,6 +107,20 @@ def test_recomputed_layers_hand_their_keys_to_whoever_samples(mode):
     assert model.training == (mode == "train")
 
 
+@pytest.mark.filterwarnings("ignore")  # torch's own, as it compiles
+def test_recomputed_layers_are_compiled_once_for_all():
+    """Code is made once for each class and shape, and after eight times no more."""
+    model = make("llama")
+    prepare_training(model, checkpointing=True)
+    assert len({type(layer) for layer in model.base_model.layers}) == 1
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    for layer in model.base_model.layers:
+        layer.compile(dynamic=True, backend="eager")
+    gradients(model)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
 def test_a_copy_of_a_model_recomputes_its_own_layers():
     model = make("llama")
     prepare_training(model, checkpointing=True)
@@ -121,7 +135,7 @@ def test_a_copy_of_a_model_recomputes_its_own_layers():
     assert torch.equal(gradients(twin)[0], gradients(plain)[0])
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, as it compiles
+@pytest.mark.filterwarnings("ignore")  # torch's own, as it compiles
 def test_sampling_runs_plain_layers_where_training_compiles_them():
     """Adapters and families without a fast path sample through the model's own layers."""
     model = make("starcoder2")
