@@ -99,3 +99,26 @@ def test_uniforms_on_tensors_are_the_same_numbers():
     at = torch.tensor([0, 3, 39, 7, 7, 20])
     got = uniform_at(torch.from_numpy(key.view(np.int64)), at)
     assert torch.equal(got, whole[torch.arange(6), at])
+
+
+def mixed(x: int) -> int:
+    """SplitMix64's finaliser on plain integers."""
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
+    return x ^ (x >> 31)
+
+
+def test_uniforms_are_the_published_numbers_of_splitmix64():
+    # The first five of the generator that starts at 1234567; the upper 24 bits are the number.
+    known = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431,
+             16408922859458223821]  # fmt: skip
+    got = uniforms(np.array([1234567], dtype=np.uint64), 0, 5)
+    assert (got[0].double() * 2**24).tolist() == [x >> 40 for x in known]
+
+
+@pytest.mark.parametrize("seed", [0, 5, -3, 2**64 + 5])
+def test_the_key_of_a_row_mixes_in_seed_index_and_sample_one_by_one(seed):
+    gamma, index, sample = 0x9E3779B97F4A7C15, 3, 11
+    start = mixed((seed + gamma) % 2**64)
+    want = mixed(mixed(start ^ (index * gamma % 2**64)) ^ (sample + gamma))
+    assert row_keys(seed, np.array([index]), np.array([sample])).tolist() == [want]
