@@ -1,0 +1,116 @@
+"""Tables and progress of an evaluation, number by number."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from sps.evaluate import progress
+from sps.evaluate.compare import compare, compare_markdown
+from sps.evaluate.evaluate import Tally
+from sps.evaluate.progress import PlainProgress, describe
+from sps.evaluate.scores import count_scores
+from sps.evaluate.tables import latex, markdown, question_table, results, write_results
+
+TEN = [f"q{i}" for i in range(10)]
+
+
+def row(question, sample=0, verdict="wrong", answer="", length=4, logp=-2.0):
+    """A judged sample."""
+    made = {"problem_id": question, "sample": sample, "verdict": verdict, "detail": "d"}
+    return made | {"answer": answer, "length": length, "sum_logprob": logp}
+
+
+def one_each(verdict):
+    """Ten questions, one sample each: the intervals are those of test_passk."""
+    rows = [row(q, verdict=verdict) for q in TEN]
+    return {"b_1": count_scores(TEN, 1, rows, None)}, {"b_1": rows}
+
+
+def test_a_table_is_in_per_cent_with_intervals():
+    none, _ = one_each("timeout")
+    lines = markdown("m", none).splitlines()
+    # 0 of 10: [0, 0.338509]; all samples were lost to the clock.
+    assert "| b_1 | 10 | 0.0 [0.0, 33.9] | 0.0 [0.0, 33.9] | timeout 100.0 % |" in lines
+    assert "| b_1 | 10 | 0 | 0 | 0 | 0 | 0 |" in lines  # all questions in the bucket of none
+    assert r"b\_1 & $0.0_{[0.0,\,33.9]}$ & $0.0_{[0.0,\,33.9]}$ \\" in latex(none).splitlines()
+    right, _ = one_each("correct")
+    assert "| b_1 | 10 | 100.0 [66.1, 100.0] | 100.0 [66.1, 100.0] | none |" in markdown("m", right)
+
+
+def test_a_comparison_is_in_points_with_the_p_value(tmp_path):
+    for name, verdict in (("a", "wrong"), ("b", "correct")):
+        (tmp_path / name).mkdir()
+        write_results(tmp_path / name, {"model": name}, *one_each(verdict))
+    found = compare(tmp_path / "a", tmp_path / "b" / "results.json")
+    # Ten gaps of 1: low 0.322983, p 0.011508 (test_passk).
+    want = "| b_1 | Avg | 0.0 | 100.0 | +100.0 [+32.3, +100.0] | 0.012 | better |"
+    assert compare_markdown(found).splitlines()[:2] == ["A: a  ", "B: b"]
+    assert compare_markdown(found).splitlines()[5] == want
+    (rows,) = found["benchmarks"].values()
+    assert rows[0]["a"] == pytest.approx([0.0, 0.0, 0.338509], abs=1e-6)
+    assert rows[0]["b"] == pytest.approx([1.0, 0.661491, 1.0], abs=1e-6)
+
+
+def test_a_question_shows_its_commonest_answer_cut_to_forty_characters():
+    rows = [
+        row("q", 0, "correct", "x | " + 50 * "y"),
+        row("q", 1, "wrong", "x | " + 50 * "y"),
+        row("q", 2, "wrong", "3"),
+        row("q", 3, "timeout", ""),
+        row("r", 0, "unparsed", ""),
+        row("r", 1, "timeout", "b\n c"),
+        row("r", 2, "unparsed", "a"),
+        row("r", 3, "wrong", ""),
+    ]
+    table = question_table({"b": count_scores(["q", "r"], 4, rows, None)}, {"b": rows})
+    cut = "x \\| " + 36 * "y"
+    assert table.splitlines()[2:] == [
+        f"| q | 1/4 | wrong 2, timeout 1 | `{cut}` |",
+        "| r | 0/4 | unparsed 2, timeout 1, wrong 1 | `a` |",  # of equals the first by alphabet
+    ]
+
+
+def test_means_are_over_the_samples_that_have_them():
+    rows = [
+        row("q", 0, length=4, logp=-1.0),
+        row("q", 1, length=2, logp=-0.00004),
+        row("q", 2, length=None, logp=None),
+        row("q", 3, length=9, logp=None),
+    ]
+    scores = count_scores(["q"], 4, rows, None)
+    assert scores.mean_length == 5  # (4 + 2 + 9) / 3
+    assert scores.mean_logprob == pytest.approx(-1.00004 / 6)
+    found = results({"model": "m"}, {"b": scores})["benchmarks"]["b"]
+    assert found["mean_logprob"] == -0.1667
+    nothing = count_scores(["q"], 1, [row("q", length=None, logp=None)], None)
+    assert (nothing.mean_length, nothing.mean_logprob) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "left"),
+    [(1.0, "0:09"), (6.55, "0:59"), (6.61, "0:59"), (6.7, "1:00"), (400.0, "1:00:00")],
+)
+def test_time_left_is_a_clock(seconds, left):
+    # One of ten samples took so long: nine times that is left.
+    said = describe(Tally(total=10, done=1, tokens=200), seconds)
+    assert said.endswith(f", {200 / seconds:.0f} tokens/s, {left} left")
+
+
+def test_nothing_drawn_yet_has_no_speed():
+    said = "3/10 samples, 33.3 % correct, 1 questions solved"
+    assert describe(Tally(total=10, done=3, stored=3, correct=1, solved=1), 5.0) == said
+    assert describe(Tally(total=10), 5.0) == "0/10 samples, 0.0 % correct, 0 questions solved"
+
+
+def test_plain_progress_speaks_every_ten_seconds(monkeypatch):
+    now = iter([100.0, 100.0, 109.9, 110.0, 119.0, 120.5, 121.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    out = io.StringIO()
+    watch = PlainProgress("x", out)
+    for done in range(6):
+        watch(Tally(total=10, done=done))
+    lines = out.getvalue().splitlines()
+    assert [line.split("/")[0] for line in lines] == ["x: 0", "x: 2", "x: 4"]
+    assert lines[1].endswith("0 tokens/s, 0:40 left")  # 2 of 10 in 10 s
