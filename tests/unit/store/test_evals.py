@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from sps.evaluate.scores import count_scores, read_scores
+from sps.ranks import Ranks
+from sps.store import evals
 from sps.store.evals import EvalStore
 
 
@@ -33,6 +35,63 @@ def test_eval_store_reads_back_what_it_flushed(tmp_path):
     again.flush()
     assert again.read() == [row("a", 0), row("a", 1, "correct")]
     assert len(list(tmp_path.glob("part-*.parquet"))) == 2
+
+
+def parts(folder):
+    return sorted(path.name for path in folder.glob("*"))
+
+
+def test_eval_store_writes_a_part_when_it_is_full_or_old(tmp_path, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(evals.time, "monotonic", lambda: now)
+    monkeypatch.setattr(evals, "_ROWS", 3)
+    store = EvalStore(tmp_path)
+    for sample in range(2):
+        store.append(row("a", sample))
+    assert parts(tmp_path) == []
+    store.append(row("a", 2))
+    assert parts(tmp_path) == ["part-00000.parquet"]
+    now = 102.0  # the part is two seconds old, which is not yet old
+    store.append(row("a", 3))
+    assert len(parts(tmp_path)) == 1
+    now = 102.1
+    store.append(row("a", 4))
+    store.append(row("a", 5))  # the clock starts again
+    assert parts(tmp_path) == ["part-00000.parquet", "part-00001.parquet"]
+    store.flush()
+    assert [r["sample"] for r in store.read()] == [0, 1, 2, 3, 4, 5]
+    store.flush()  # nothing waits: nothing is written
+    assert len(parts(tmp_path)) == 3
+
+
+def test_eval_store_of_a_rank_numbers_its_parts_apart(tmp_path):
+    second = Ranks()
+    second.rank, second.size = 1, 3
+    store = EvalStore(tmp_path / "new" / "folder", second)
+    for sample in range(2):
+        store.append(row("a", sample))
+        store.flush()
+    assert parts(store.folder) == ["part-00001.parquet", "part-00004.parquet"]
+    again = EvalStore(store.folder, second)  # 4 was the last, so the next round of three
+    again.append(row("a", 2))
+    again.flush()
+    assert parts(store.folder)[-1] == "part-00007.parquet"
+
+
+def test_eval_store_replaces_all_parts_by_one_file_in_order(tmp_path):
+    store = EvalStore(tmp_path)
+    for name, sample in [("b", 0), ("a", 1), ("a", 0)]:
+        store.append(row(name, sample))
+        store.flush()
+    store.append(row("c", 0))  # waits, and is in nobody's place
+    store.replace([r | {"verdict": "correct"} for r in store.read()])
+    assert parts(tmp_path) == ["samples.parquet"]
+    assert [(r["problem_id"], r["sample"]) for r in store.read()] == [("a", 0), ("a", 1), ("b", 0)]
+    store.append(row("a", 2))
+    store.append(row("a", 0))  # known already: what is joined counts
+    store.flush()
+    assert parts(tmp_path) == ["part-00000.parquet", "samples.parquet"]
+    assert [r["verdict"] for r in store.read()] == ["correct"] * 3 + ["wrong"]
 
 
 def test_scores_by_hand():
