@@ -148,6 +148,9 @@ def test_irl_weight_by_hand():
     length = torch.tensor([4, 2, 2])
     assert irl_weight(length, "token").tolist() == pytest.approx([1 / 8] * 3)
     assert irl_weight(length, "sequence").tolist() == pytest.approx([1 / 12, 1 / 6, 1 / 6])
+    for reduce in ("token", "sequence"):  # the shortest there is, and a text without any token
+        assert irl_weight(torch.tensor([1]), reduce).tolist() == [1]
+        assert irl_weight(torch.tensor([0]), reduce).tolist() == [1]
 
 
 def test_forward_kl_gradient_raises_the_kept_tokens():

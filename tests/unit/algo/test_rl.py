@@ -186,6 +186,7 @@ def test_overlong_penalty_by_hand():
     length = torch.tensor([1, 12, 13, 16, 20, 25])
     assert overlong_penalty(length, 20, 8).tolist() == [0, 0, -0.125, -0.5, -1, -1]
     assert overlong_penalty(length, 20, 0).tolist() == [0] * 6
+    assert overlong_penalty(length, 20, 0).dtype == torch.float32  # of a reward
 
 
 def test_weights_by_hand():
@@ -193,6 +194,8 @@ def test_weights_by_hand():
     assert mean_of_sequence_means(length, 9).tolist() == pytest.approx([1 / 6, 1 / 12, 1 / 3])
     assert token_mean(length, 9).tolist() == pytest.approx([1 / 6] * 3)
     assert constant_length(length, 9).tolist() == pytest.approx([1 / 27] * 3)
+    for weight in (mean_of_sequence_means, token_mean):  # the shortest, and no token at all
+        assert weight(torch.tensor([1]), 9).tolist() == weight(torch.tensor([0]), 9).tolist() == [1]
 
 
 @given(seeds, st.sampled_from(sorted(ALGORITHMS)))

@@ -14,6 +14,7 @@ def test_entropy_by_hand():
     # A fair coin beside an impossible side: ln 2. Certainty: 0.
     p = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]])
     assert entropy(p.log()).tolist() == pytest.approx([math.log(2), 0.0], abs=1e-7)
+    assert float(entropy(p[0].log())) == pytest.approx(math.log(2))  # whatever axes there are
 
 
 def test_moved_kl_by_hand():
@@ -27,3 +28,9 @@ def test_moved_kl_by_hand():
 def test_moved_kl_of_a_policy_that_stood_still_is_zero():
     same = torch.tensor([[-1.0, -2.0]])
     assert moved_kl(same, same, torch.ones(1, 2, dtype=torch.bool)) == 0.0
+    assert moved_kl(same, same, torch.zeros(1, 2, dtype=torch.bool)) == 0.0  # no token at all
+
+
+def test_moved_kl_of_one_token():
+    before, after = torch.zeros(1, 1), torch.full((1, 1), math.log(2))
+    assert moved_kl(before, after, torch.ones(1, 1, dtype=torch.bool)) == pytest.approx(0.306853)
