@@ -1,0 +1,159 @@
+"""What is asked of an evaluation reaches the part that does it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from sps.errors import RunFailed, UserError
+from sps.evaluate import command
+from sps.evaluate.command import EvalSettings, Machinery, main, make_part, make_texts
+from sps.rollout.openai import OpenAIEngine
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What `main` hands on, as a list of calls."""
+    calls = []
+    keep = lambda *given, **named: calls.append((*given, named))  # noqa: E731
+    monkeypatch.setattr(command, "eval_command", keep)
+    monkeypatch.setattr(command, "compare_command", keep)
+    return calls
+
+
+def test_what_is_not_said_has_its_default(asked):
+    assert main(["m", "--bench", "aime24"]) == 0
+    settings, bench, named = asked[0]
+    assert (settings, bench) == (EvalSettings("m"), "aime24")
+    assert (named["machinery"], named["out"], named["regrade_only"]) == (Machinery(), None, False)
+
+
+def test_every_option_reaches_its_setting(asked):
+    numbers = "--n 3 --top-k 5 --max-new-tokens 7 --seed 9 --limit 2 --temperature 0.5 --top-p 0.9"
+    words = "--endpoint e --template plain --instruction i --dtype float32 --gguf g"
+    machine = "--data-dir d --device cpu --max-rows 8 --workers 2 --time-limit 1.5 --cut judge"
+    more = "--concurrency 4 --retries 1 --api-key-env K"
+    line = f"m --bench a,b --out o --regrade {numbers} {words} {machine} {more}"
+    assert main(line.split()) == 0
+    settings, bench, named = asked[0]
+    assert settings == EvalSettings("m", "e", 3, 0.5, 0.9, 5, 7, 9, "plain", "i", 2, "float32", "g")
+    assert named["machinery"] == Machinery("d", "cpu", 8, 2, 1.5, "judge", 4, 1, "K")
+    assert (bench, named["out"], named["regrade_only"]) == ("a,b", "o", True)
+
+
+def test_two_evaluations_are_compared_in_the_order_given(asked, capsys):
+    assert main(["--compare", "a", "b"]) == 0
+    assert asked[0][:2] == ("a", "b")
+    asked[0][2]["say"]("so it is")
+    assert capsys.readouterr().out == "so it is\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [(UserError("no"), 2, "error: no\n"), (RunFailed("gone"), 1, "failed: gone\n")],
+)
+def test_errors_have_their_exit_codes(monkeypatch, capsys, error, code, said):
+    def fail(*given, **named):
+        raise error
+
+    monkeypatch.setattr(command, "eval_command", fail)
+    assert main(["m"]) == code
+    assert capsys.readouterr().err == said
+
+
+def test_settings_are_how_is_drawn():
+    sampling = EvalSettings("m", None, 3, 0.5, 0.9, 5, 7, 9).sampling()
+    got = (sampling.n, sampling.temperature, sampling.top_p, sampling.top_k)
+    assert (*got, sampling.max_new_tokens, sampling.seed) == (3, 0.5, 0.9, 5, 7, 9)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"n": 0}, {"max_new_tokens": 0}, {"limit": 0}, {"temperature": -0.1}, {"top_p": 0.0},
+     {"top_p": 1.1}],
+)  # fmt: skip
+def test_numbers_outside_their_bounds_are_refused(bad):
+    with pytest.raises(UserError):
+        command._check(EvalSettings("m", **bad), Machinery())
+
+
+def test_numbers_at_their_bounds_are_not():
+    least = {"n": 1, "max_new_tokens": 1, "limit": 1, "temperature": 0.0, "top_p": 1.0}
+    command._check(EvalSettings("m", **least), Machinery())
+    command._check(EvalSettings("m", top_p=0.01, endpoint="e"), Machinery())
+
+
+def test_countdown_is_the_first_problems_of_its_test_set():
+    part = make_part("countdown", EvalSettings("m", limit=3), Machinery())
+    every = make_part("countdown", EvalSettings("m"), Machinery())
+    assert part.name == "countdown"
+    assert [p.id for p in part.problems] == [p.id for p in every.problems[:3]]
+    assert len(every.problems) > 3
+    verdict = part.verifier().submit(part.problems[0], "", True).result()
+    assert verdict.kind != "correct"
+
+
+def test_multiple_choice_asks_for_a_letter_and_judges_with_the_cut(tmp_path):
+    rows = [{"problem": "Which?\n\nA) x\nB) y", "answer": "y"}] * 2
+    (tmp_path / "arc_challenge.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    data = {"data_dir": str(tmp_path)}
+    for cut, kind in (("zero", "truncated"), ("judge", "correct")):
+        part = make_part("arc_c", EvalSettings("m", limit=1), Machinery(**data, cut=cut))
+        (problem,) = part.problems
+        assert (
+            part.verifier().submit(problem, "The answer is \\boxed{B}", False).result().kind == kind
+        )
+    plain = make_part("arc_c", EvalSettings("m", template="plain"), Machinery(**data))
+    told = make_part(
+        "arc_c", EvalSettings("m", template="plain", instruction="Say!"), Machinery(**data)
+    )
+    assert "letter" in str(plain.task.prompt(problem))
+    assert "Say!" in str(told.task.prompt(problem))
+
+
+def test_an_endpoint_gets_what_was_said_of_it(monkeypatch):
+    monkeypatch.setenv("KEY", "secret")
+    settings = EvalSettings("m", endpoint="http://localhost:1/v1")
+    engine = make_texts(settings, Machinery(concurrency=3, retries=2, api_key_env="KEY"))
+    assert isinstance(engine, OpenAIEngine)
+    got = (engine.endpoint, engine.model, engine.api_key, engine.concurrency, engine.retries)
+    assert got == ("http://localhost:1/v1", "m", "secret", 3, 2)
+    assert make_texts(settings, Machinery(api_key_env="NO_SUCH_KEY")).api_key == ""
+
+
+def test_a_model_is_loaded_as_asked_and_drawn_from_in_rows(monkeypatch, policy):
+    loaded = []
+    monkeypatch.setattr(
+        "sps.policy.load.load_policy", lambda *given: loaded.append(given) or policy
+    )
+    settings = EvalSettings("m", dtype="float32", gguf="g")
+    texts = make_texts(settings, Machinery(device="cpu"))
+    assert loaded == [("m", "g", "float32", "cpu")]
+    assert (texts.policy, texts.engine.max_rows) == (policy, 64)
+    assert (texts.engine.model, texts.engine.pad_id) == (policy.model, policy.pad_id)
+    assert texts.engine.eos.tolist() == sorted(policy.eos_ids)
+    assert torch.get_num_threads() == 1  # a small model
+    assert make_texts(settings, Machinery(device="cpu", max_rows=5)).engine.max_rows == 5
+    own = make_texts(settings, Machinery(device="cpu", engine=lambda *given: given))
+    assert own.engine == (policy, 64)
+
+
+def test_a_name_becomes_a_folder():
+    assert command._slug("/a/b c:d_e-f.g/") == "a-b-c-d_e-f.g"
+    assert command._slug("./x.") == "x"
+
+
+def test_a_regrade_lacks_nothing_or_says_what(tmp_path):
+    part = make_part("countdown", EvalSettings("m", limit=2), Machinery())
+    store = command.EvalStore(tmp_path / "countdown")
+    judged = {"text": "", "length": 1, "finished": True, "sum_logprob": 0.0, "verdict": "wrong"}
+    for problem in part.problems:
+        for sample in range(3 if problem is part.problems[0] else 2):
+            key = {"problem_id": problem.id, "sample": sample, "detail": "", "answer": ""}
+            store.append(judged | key)
+    store.flush()
+    command._check_complete(tmp_path, part, 2)
+    with pytest.raises(UserError, match=r"not all 3 samples of 1 questions .* give --n 2,"):
+        command._check_complete(tmp_path, part, 3)
