@@ -71,6 +71,65 @@ def test_an_interrupted_collection_goes_on_and_draws_nothing_twice(tmp_path):
     assert run(EvalStore(tmp_path), Oracle(limit=0)) is not None  # nothing is left to draw
 
 
+def test_what_is_watched_counts_samples_tokens_and_questions(tmp_path):
+    seen = []
+    with pytest.raises(KeyboardInterrupt):
+        run(EvalStore(tmp_path), Oracle(limit=7), lambda tally: seen.append(replace(tally)))
+    # Question 0 has no right sample, question 1 one of 3 by then; each sample has 3 tokens.
+    assert seen[0] == Tally(total=16)
+    assert seen[-1] == Tally(16, done=7, stored=0, correct=1, tokens=21, solved=1)
+    seen.clear()
+    run(EvalStore(tmp_path), Oracle(), lambda tally: seen.append(replace(tally)))
+    assert seen[0] == Tally(16, done=7, stored=7, correct=1, tokens=0, solved=1)
+    assert seen[-1] == Tally(16, done=16, stored=7, correct=6, tokens=27, solved=3)
+    seen.clear()
+    regrade(
+        InlineVerifier(TASK.judge),
+        PROBLEMS,
+        EvalStore(tmp_path),
+        lambda tally: seen.append(replace(tally)),
+    )
+    assert [tally.done for tally in seen] == list(range(1, 17))
+    assert seen[-1] == Tally(16, done=16, correct=6)
+
+
+class Slow(InlineVerifier):
+    """Judges a sample when it is asked for the verdict, or never until then."""
+
+    def __init__(self, waiting):
+        super().__init__(TASK.judge)
+        self.waiting, self.most = waiting, 0
+
+    def submit(self, problem, text, finished):
+        outer = self
+
+        class Later(Future):
+            def exception(self, timeout=None):
+                outer.waiting -= 1
+                self.set_result(TASK.judge(problem, text, finished))
+                return None
+
+        self.waiting += 1
+        self.most = max(self.most, self.waiting)
+        return Later()
+
+
+def test_at_most_so_many_samples_wait_for_their_verdict(tmp_path, monkeypatch):
+    monkeypatch.setattr("sps.evaluate.evaluate._WAITING", 5)
+    slow = Slow(0)
+    rows = collect(Oracle(), slow, TASK, PROBLEMS, SAMPLING, EvalStore(tmp_path))
+    assert (len(rows), slow.most, slow.waiting) == (16, 6, 0)
+
+
+def test_samples_of_other_questions_and_beyond_n_are_not_counted(tmp_path):
+    run(EvalStore(tmp_path), Oracle())
+    fewer = replace(SAMPLING, n=2)
+    verifier, nothing = InlineVerifier(TASK.judge), Oracle(limit=0)
+    rows = collect(nothing, verifier, TASK, PROBLEMS[1:3], fewer, EvalStore(tmp_path))
+    found = sorted((row["problem_id"], row["sample"]) for row in rows)
+    assert found == [("b/1", 0), ("b/1", 1), ("b/2", 0), ("b/2", 1)]
+
+
 def test_regrade_judges_stored_texts_with_new_golds(tmp_path):
     store = EvalStore(tmp_path)
     run(store, Oracle())
