@@ -59,12 +59,9 @@ class Learner:
     def tokens(self, prompt, ids, temperature) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probability of each token of a completion, and the entropy where it was drawn."""
         logits = self.model(input_ids=torch.tensor([[*prompt, *ids]])).logits[0]
-        logp, entropy = [], []
-        for at, token in enumerate(ids):
-            before = torch.log_softmax(logits[len(prompt) + at - 1] / temperature, -1)
-            logp.append(before[token])
-            entropy.append(-(before.exp() * before).sum())
-        return torch.stack(logp), torch.stack(entropy)
+        # The output at a token is the distribution of the next one.
+        logp = torch.log_softmax(logits[len(prompt) - 1 : -1] / temperature, -1)
+        return logp[torch.arange(len(ids)), torch.tensor(ids)], -(logp.exp() * logp).sum(-1)
 
     def step(self, loss: torch.Tensor, lr: float, most: float) -> float:
         """Clip the gradient to a norm of `most`, take an AdamW step; the norm before clipping."""
@@ -200,17 +197,14 @@ def _surrogate(log_ratio: torch.Tensor, a: float, how: dict, sums: Sums) -> torc
         log_ratio = log_ratio.mean() + 0 * log_ratio
     ratio = log_ratio.exp()
     low, high = 1 - how["eps"], 1 + how["eps_high"]
-    terms = []
-    for r in ratio:
-        value = float(r.detach())
-        above, below = a > 0 and value > high, a < 0 and value < low
-        sums.above, sums.below = sums.above + above, sums.below + below
-        terms.append(
-            -a * (high if above else low) * torch.ones_like(r) if above or below else -a * r
-        )
-        sums.add("clipped", torch.tensor(float(above or below)))
+    values = ratio.detach().tolist()
+    above = torch.tensor([a > 0 and value > high for value in values])
+    below = torch.tensor([a < 0 and value < low for value in values])
+    sums.above, sums.below = sums.above + int(above.sum()), sums.below + int(below.sum())
+    sums.add("clipped", (above | below).double())
     sums.add("ratio", ratio)
-    return torch.stack(terms)
+    # Where the clip binds, a constant: no gradient.
+    return -a * torch.where(above, high, torch.where(below, low, ratio))
 
 
 def select(
