@@ -234,9 +234,10 @@ def show_results(results: dict[str, Any]) -> None:
     longest = max(14, *map(len, methods))
     console.width = max(console.width, 66 + longest)  # a name is worth more than a short line
     console.print(table)
+    over = "over questions and seeds" if seeds > 1 else "over questions, of these runs alone"
     console.print(
-        f"\nmeans of {seeds} seed{'s' * (seeds > 1)}; intervals (of Pass@{ks[-1]}) are over "
-        "questions and seeds\npaired by question, in points:",
+        f"\nmeans of {seeds} seed{'s' * (seeds > 1)}; intervals (of Pass@{ks[-1]}) are {over}\n"
+        "paired by question, in points:",
         highlight=False,
     )
     for row in results["paired"]:

@@ -175,7 +175,8 @@ def evaluations(recipe: Recipe) -> Iterator[Evaluations]:
         questions = (limit * len(names) if limit else None) if names else task.test
         saved, keep = -(-steps // (recipe.checkpoint.every or steps)), recipe.checkpoint.keep
         tried = min(saved, keep + 1) if keep else saved
-        times = 1 + tried if asked.select == "paper" else 1  # each checkpoint, then the best
+        chosen = asked.select == "paper" and tried > 1
+        times = 1 + tried if chosen else 1  # each checkpoint, then the best
         yield Evaluations("the test set", times, questions, asked.n)
 
 

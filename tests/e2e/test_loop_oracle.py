@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 from made_parts import Watched, judge, open_parts, recipe_of, save_model
+from safetensors.torch import load_file
 
 from sps.build import open_run
 from sps.loop import train
-from sps.run import measure
+from sps.run import checkpoint_path, measure
 from sps.track import read_records
 from sps.types import Sampling
 from sps.verify import InlineVerifier
@@ -31,11 +32,12 @@ class Checked(Watched):
 
     def __init__(self, engine, model):
         super().__init__(engine)
-        self.model = model
+        self.model, self.marks = model, []  # a number that tells the weights of each call
 
     @torch.no_grad()
     def generate(self, requests, sampling):
         prompts = {r.index: r.prompt_ids for r in requests}
+        self.marks.append(mark(self.model.get_input_embeddings().weight))
         for c in super().generate(requests, sampling):
             logits = self.model(input_ids=torch.tensor([[*prompts[c.index], *c.ids]])).logits[0]
             at = torch.arange(len(c.ids)) + len(prompts[c.index]) - 1
@@ -43,6 +45,10 @@ class Checked(Watched):
             want = logp.gather(1, torch.tensor(c.ids).long()[:, None])[:, 0]
             np.testing.assert_allclose(c.logprobs, want.numpy(), atol=1e-4)
             yield c
+
+
+def mark(weight):
+    return float(weight.detach().double().square().sum())
 
 
 def checked_run(model_folder, folder, resume=False, **changes):
@@ -71,6 +77,7 @@ def by_hand(parts, call, problems):
     return [right[p.id] for p in problems], dict(kinds)
 
 
+EMBEDDING = "model.embed_tokens.weight"
 SHORT = {"rl__steps": 4, "rl__lr": 0.05, "checkpoint__every": 1}
 
 
@@ -92,10 +99,19 @@ def test_every_token_is_of_the_policy_as_it_stands_and_the_test_score_of_the_sel
     found = [sum(by_hand(parts, call, problems)[0]) for call, _ in judged[first : first + 4]]
     for (_, sampling, _), _ in judged[first : first + 4]:
         assert sampling == Sampling(n, 8, 0.9, 0.99, 50, 12345)
+    saved = {
+        step: mark(load_file(checkpoint_path(run.folder, step) / "model.safetensors")[EMBEDDING])
+        for step in (1, 2, 3, 4)
+    }
+    of_call = {id(call): mark for call, mark in zip(calls, parts.engine.marks, strict=True)}
+    weighed = [of_call[id(call)] for call, _ in judged]
+    assert len(set(saved.values())) == 4
+    assert weighed[first : first + 4] == [saved[step] for step in (1, 2, 3, 4)]
     best = 1 + found.index(max(found))
     assert best < 4  # so that the last weights are not those of the score
     done = read_records(run.folder / "metrics.jsonl")[-1]
     assert (done["kind"], done["selected"]) == ("done", best)
+    assert weighed[-1] == saved[best]
     call, greedy = judged[-1]
     right, kinds = by_hand(parts, call, run.test)
     assert scores.correct_Q.tolist() == right

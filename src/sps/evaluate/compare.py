@@ -86,4 +86,5 @@ def compare_markdown(found: dict[str, Any]) -> str:
                 f"| {name} | {row['measure']} | {before:.1f} | {after:.1f} | "
                 f"{delta:+.1f} [{low:+.1f}, {high:+.1f}] | {row['p']:.3f} | {row['verdict']} |"
             )
+    lines += ["", "Intervals are over questions, of these two models; another training may differ."]
     return "\n".join(lines) + "\n"

@@ -184,10 +184,7 @@ def pairs_against_first(subjects: Sequence[Subject]) -> list[dict[str, Any]]:
         shared = [q for q in a[0][0] if all(q in c for c, _ in [*a, *b])]
         top = min(n for _, n in [*a, *b])
         for k in sorted({1, min(8, top), min(32, top), top}) if shared else []:
-            a_SQ, b_SQ = _stack(a, shared, k), _stack(b, shared, k)
-            if len(a_SQ) != len(b_SQ):
-                a_SQ, b_SQ = a_SQ.mean(0), b_SQ.mean(0)
-            found = paired(a_SQ, b_SQ)
+            found = paired(_stack(a, shared, k), _stack(b, shared, k))
             row = {"a": subjects[0].name, "b": other.name, "k": k, "delta": list(found.delta)}
             rows.append(row | {"verdict": found.verdict, "p": found.p})
     return rows

@@ -69,3 +69,14 @@ def test_evaluate_draws_only_what_the_store_lacks(run, policy):
     again = ScriptedEngine(policy, {"a": set(), "b": set()})
     assert run(again, n=6).correct_Q.tolist() == [3, 1]
     assert again.asked == []
+
+
+def test_evaluate_counts_what_was_asked_for_and_no_more(run, policy, tmp_path):
+    """The store holds six samples of each problem, and one of a problem that is not asked about."""
+    run(ScriptedEngine(policy, {"a": {0, 4, 5}, "b": {4}}), n=6)
+    store = EvalStore(tmp_path)
+    store.append({**store.read()[0], "problem_id": "z", "sample": 0})
+    store.flush()
+    scores = run(ScriptedEngine(policy, {"a": set(), "b": set()}), n=4)
+    assert scores.correct_Q.tolist() == [1, 0]
+    assert sum(scores.kinds.values()) == 8

@@ -20,7 +20,11 @@ CASES = {
     "truncated_sampling": {"rollout__top_p": 0.9, "rollout__top_k": 20},
     "kl": {"rl__algorithm": {"type": "grpo", "beta": 0.3}},
     "kl_micro_batches": {"rl__algorithm": {"type": "grpo", "beta": 0.3}, "rl__micro_tokens": 30},
-    "dr_grpo": {"rl__algorithm": {"type": "dr_grpo", "beta": 0.1}},
+    # A limit that no text reaches: it is the limit that counts, not the longest.
+    "dr_grpo": {
+        "rl__algorithm": {"type": "dr_grpo", "beta": 0.1},
+        "rollout__max_new_tokens": 60,
+    },
     "dapo": {"rl__algorithm": {"type": "dapo", "soft_cache_length": 4}},
     "dapo_dull": {"rl__algorithm": {"type": "dapo", "max_resample_times": 1}, "rollout__n": 2},
     "dapo_no_resampling": {"rl__algorithm": {"type": "dapo", "max_resample_times": 0}},
@@ -34,9 +38,9 @@ CASES = {
     "clipped_gradient": {"rl__optimizer__max_grad_norm": 0.05},
     "gspo": {"rl__algorithm": GSPO},
     "gspo_defaults": {"rl__algorithm": {"type": "gspo"}, "rl__lr": 1e-3},
-    "grpo_later_steps": {"rl__algorithm": {"type": "grpo", "steps_per_generation": 3}},
+    "grpo_later_steps": {"rl__algorithm": {"type": "grpo", "steps_per_generation": 2}},
     "dapo_later_steps": {
-        "rl__algorithm": {"type": "dapo", "steps_per_generation": 3, "eps": 0.1, "eps_high": 0.3},
+        "rl__algorithm": {"type": "dapo", "steps_per_generation": 2, "eps": 0.1, "eps_high": 0.3},
         "rl__lr": 0.05,
     },
     "kl_later_steps": {
@@ -46,7 +50,7 @@ CASES = {
     "correction": {"rollout__correct": 1.1},
     "correction_and_kl": {"rollout__correct": 5.0, "rl__algorithm": {"type": "dapo", "beta": 0.2}},
 }
-STEPS = 4
+STEPS = 3
 
 
 @pytest.fixture(scope="module")

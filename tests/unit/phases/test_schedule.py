@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sps.config import parse_recipe
-from sps.evaluate.scores import count_scores
-from sps.loop import _best
+from sps.evaluate.scores import best_step, count_scores
 from sps.phases.irl import batches, irl_every, phase_start
 from sps.phases.schedule import Phase, schedule
 
@@ -64,10 +63,10 @@ def scores(*right):
 def test_the_best_checkpoint_is_the_first_with_the_most_right_answers():
     # 3, 4, 4 and 2 of 8 right. Pass@4 would be highest at step 6, where both have a right one.
     found = {2: scores(3, 0), 4: scores(4, 0), 5: scores(0, 4), 6: scores(1, 1), 0: scores(4, 4)}
-    assert _best(found, {2, 4, 5, 6}, 6) == 4
-    assert _best(found, {2, 5, 6}, 6) == 5
-    assert _best(found, {3}, 6) == 6
-    assert _best({}, {2, 4}, 6) == 6
+    assert best_step(found, {2, 4, 5, 6}, 6) == 4
+    assert best_step(found, {2, 5, 6}, 6) == 5
+    assert best_step(found, {3}, 6) == 6
+    assert best_step({}, {2, 4}, 6) == 6
 
 
 @given(st.integers(1, 40), st.integers(1, 15), st.integers(0, 40))

@@ -14,7 +14,7 @@ from sps.errors import UserError
 from sps.report.explorer import explorer_data
 from sps.report.markup import safe_json
 from sps.report.page import bare, fill, write_report
-from sps.report.study import load_study
+from sps.report.study import Subject, load_study, pairs_against_first
 
 
 def _written(folders, tmp_path) -> str:
@@ -140,7 +140,7 @@ def test_comparison_has_the_frontier_with_bars_both_ways(tmp_path):
         assert dot["error_y"]["array"] == [pytest.approx(high - mean)]
         assert dot["error_y"]["arrayminus"] == [pytest.approx(mean - low)]
     assert 'id="table-paired-table"' in html
-    assert "grpo raised Pass@1 from" in html
+    assert "grpo moved Pass@1 from" in html  # two seeds are too few for 'raised'
     assert "points of Pass@16" in html
 
 
@@ -170,6 +170,19 @@ def test_runs_side_by_side_are_paired_by_question(tmp_path):
     counts = np.array(list(study.subjects[0].counts[0][0].values()))
     assert one["delta"][0] == pytest.approx(1 - counts.mean() / 16)
     assert one["verdict"] == "better"
+
+
+def test_runs_in_unequal_numbers_are_compared_over_their_seeds():
+    def runs(*right):
+        return [({f"q{i}": c for i in range(50)}, 4) for c in right]
+
+    a, b = Subject("a", [], counts=runs(0, 0)), Subject("b", [], counts=runs(4, 0, 0))
+    one = pairs_against_first([a, b])[0]
+    assert one["delta"][0] == pytest.approx(1 / 3)
+    assert one["verdict"] == "tied"  # one run of three is no method
+    assert (
+        pairs_against_first([a, Subject("b", [], counts=runs(2, 2, 2))])[0]["verdict"] == "better"
+    )
 
 
 def test_explorer_draws_whole_groups_up_to_its_limit(tmp_path):
