@@ -10,6 +10,7 @@ such as `sps.algo.rl.*`. docs/mutation.md has the figures.
 from __future__ import annotations
 
 import argparse
+import ast
 import fnmatch
 import gc
 import json
@@ -20,6 +21,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
+from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
 from queue import Empty
@@ -48,6 +50,7 @@ from mutmut.configuration import config
 from mutmut.mutation import mutators
 from mutmut.mutation.data import SourceFileMutationData
 from mutmut.mutation.diff_apply import get_diff_for_mutant
+from mutmut.mutation.trampoline_templates import mangle_function_name
 from mutmut.runners.harness import PytestRunner
 from mutmut.state import state
 from mutmut.stats import status_by_exit_code
@@ -228,11 +231,25 @@ def _mutated() -> list[SourceFileMutationData]:
 
 
 def _hashes() -> dict[str, str]:
-    """Of the function each mutant is of."""
+    """Of the function each mutant is of; mutmut's own differ between versions of Python."""
+    found = {}
+    for data in _mutated():
+        texts = _functions(Path(data.path).read_text(encoding="utf-8"))
+        for name in data.exit_code_by_key:
+            text = texts[mangled_name_from_mutant_name(name).rpartition(".")[2]]
+            found[name] = sha256(text.encode()).hexdigest()[:12]
+    return found
+
+
+def _functions(source: str) -> dict[str, str]:
+    """Source of each function and method, by the name that mutmut gives it."""
+    tree = ast.parse(source)
+    classes = [(c.name, c.body) for c in tree.body if isinstance(c, ast.ClassDef)]
     return {
-        name: data.hash_by_function_name[mangled_name_from_mutant_name(name).rpartition(".")[2]]
-        for data in _mutated()
-        for name in data.exit_code_by_key
+        mangle_function_name(name=node.name, class_name=name): ast.get_source_segment(source, node)
+        for name, body in [(None, tree.body), *classes]
+        for node in body
+        if isinstance(node, ast.FunctionDef)
     }
 
 
