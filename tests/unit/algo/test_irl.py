@@ -60,6 +60,18 @@ def test_l2te_treats_a_punished_answer_as_negative():
     assert kept("l2te", 2, reward, likelihood) == [{0, 1}]
 
 
+def test_equals_are_low_by_position_however_many():
+    # Forty: sorting that is not stable only shows on more than a handful.
+    low = lower_quantile(np.full((1, 40), -1.0), 0.5, "group")
+    assert low.tolist() == [[True] * 20 + [False] * 20]
+
+
+def test_l2te_takes_a_low_positive_before_a_negative_that_is_not_low():
+    # Whatever is called low: here the likelier of the two.
+    given = np.array([[0.0, 1.0]]), np.array([[-9.0, -1.0]]), np.array([[False, True]])
+    assert SELECTORS["l2te"](*given, 1, np.random.default_rng(0)).tolist() == [[False, True]]
+
+
 @pytest.mark.parametrize(
     ("name", "want"),
     [

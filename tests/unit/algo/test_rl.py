@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -159,6 +160,26 @@ def test_clipped_share_counts_only_tokens_where_the_clip_binds():
     assert float(sums["ratio"]) == pytest.approx(sum(row[0] for row in CLIP))
 
 
+def test_a_ratio_at_its_bound_is_not_clipped():
+    """Ratios of 1.5 and 0.5, as they are, with bounds of just that."""
+    exact = replace(ALGORITHMS["grpo"], ratio=lambda new, old, mask: new)
+    ratio = torch.tensor([[1.5], [0.5], [1.75], [0.25]], dtype=torch.float64)
+    adv, mask = torch.tensor([1.0, -1, 1, -1], dtype=torch.float64), ratio > 0
+    _, sums = policy_loss(Terms(ratio, ratio, None, adv, torch.ones(4), mask), exact, 0.5, 0.5, 0.0)
+    assert int(sums["clipped"]) == 2
+
+
+def test_no_reference_is_no_kl():
+    batch = random_batch(0, rows=3, tokens=4)
+    terms = Terms(*(batch[key] for key in ("new", "old")), None, batch["adv"], torch.ones(3),
+                  batch["mask"])  # fmt: skip
+    (loss, sums), (plain, _) = (
+        policy_loss(terms, ALGORITHMS["grpo"], 0.2, 0.2, beta) for beta in (0.1, 0.0)
+    )
+    assert loss == plain
+    assert "kl" not in sums
+
+
 @given(st.floats(-20, 0), st.floats(-20, 0))
 def test_k3_is_never_negative_and_zero_at_equality(new, ref):
     mask = torch.ones(1, 1, dtype=torch.bool)
@@ -263,7 +284,9 @@ def test_pass_at_k_is_the_mean_advantage_over_all_sets_of_k(n):
                 torch.stack([a for a, s in zip(scaled, sets, strict=True) if i in s]).mean()
                 for i in range(n)
             ]
-            torch.testing.assert_close(of_k(reward, k)[0].float(), torch.stack(want))
+            got = of_k(reward, k)[0]
+            assert got.dtype == reward.dtype
+            torch.testing.assert_close(got.float(), torch.stack(want))
 
 
 def test_pass_at_k_leaves_alone_what_any_k_samples_solve():

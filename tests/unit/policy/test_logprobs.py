@@ -51,6 +51,8 @@ def test_token_logprobs_equal_a_plain_forward_pass(policy, ragged, budget, tempe
                 assert (logp_BT[row, length:] == 0).all()
                 assert rows.mask_BT[row].sum() == length
                 seen.append(which)
+            if temperature == 1:  # which is what is meant where nothing is said
+                assert torch.equal(token_logprobs(policy.scorer, rows)[0], logp_BT)
     assert sorted(seen) == list(range(6))
 
 

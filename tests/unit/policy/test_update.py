@@ -29,6 +29,7 @@ def step(policy, ragged, tokens=20, ranks=ALONE, most=1e9):
     optimizer = torch.optim.SGD(weights, lr=1.0)
 
     def loss(rows, logp_BT, entropy_BT):
+        assert not entropy_BT.requires_grad  # unless it is asked for
         return -logp_BT.sum(), {"tokens": rows.mask_BT.sum()}
 
     def parts(budget):

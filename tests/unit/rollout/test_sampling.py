@@ -42,6 +42,10 @@ def test_draw_keeps_the_fewest_tokens_that_reach_top_p():
     assert {token(u / 100, top_p=0.5)[0] for u in range(100)} == {1, 2}
     assert {token(u / 100, top_p=0.35)[0] for u in range(100)} == {1}
     assert {token(u / 100, top_p=0.75)[0] for u in range(100)} == {1, 2, 3}
+    # 1/2, 1/4, 1/4 in exact numbers: the first alone reaches a half.
+    exact = torch.tensor([[0.0, -0.6931472, -0.6931472]])
+    drawn = [draw(exact, torch.tensor([u / 100]), 1.0, 0.5, 0)[0] for u in range(100)]
+    assert set(map(int, drawn)) == {0}
     # After top-k the share is of what is left: 0.4 of 0.7 is 0.57, which reaches 0.55 alone.
     assert {token(u / 100, top_p=0.55, top_k=2)[0] for u in range(100)} == {1}
 
