@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -58,6 +60,24 @@ def test_evaluate_counts_by_hand(run, policy):
     # Every text has 6 tokens of -0.5; a's greedy answer is its sample 0.
     assert scores.mean_length == 6
     assert scores.greedy_logprob == pytest.approx(-3.0)
+
+
+def test_evaluate_says_how_far_it_is_and_draws_one_greedy_answer_a_question(policy, tmp_path):
+    asked, told = [], []
+
+    class Watched(ScriptedEngine):
+        def generate(self, requests, sampling):
+            requests = list(requests)
+            asked.append((sampling, [(r.index, r.samples) for r in requests]))
+            yield from super().generate(requests, sampling)
+
+    engine, sampling = Watched(policy, {"a": {0}, "b": set()}), Sampling(2, 8, seed=5)
+    given = (Countdown(), PROBLEMS, sampling, EvalStore(tmp_path))
+    judge = InlineVerifier(Countdown().judge)
+    evaluate(policy, engine, judge, *given, progress=lambda *tally: told.append(tally))
+    assert (told[0], told[-1]) == ((0, 4, 0), (4, 4, 1))
+    assert asked[0] == (sampling, [(0, (0, 1)), (1, (0, 1))])
+    assert asked[1] == (replace(sampling, n=1, temperature=0.0), [(0, (0,)), (1, (0,))])
 
 
 def test_evaluate_draws_only_what_the_store_lacks(run, policy):

@@ -113,6 +113,21 @@ def test_multiple_choice_asks_for_a_letter_and_judges_with_the_cut(tmp_path):
     assert "Say!" in str(told.task.prompt(problem))
 
 
+def test_a_gym_task_has_a_hundred_problems_or_as_many_as_asked():
+    pytest.importorskip("reasoning_gym", reason="the extra sps[gym] is not installed")
+    name = "gym:basic_arithmetic"
+    part = make_part(name, EvalSettings("m", template="plain"), Machinery(workers=1, cut="judge"))
+    assert (part.name, len(part.problems), part.task.template) == (name, 100, "plain")
+    few = make_part(name, EvalSettings("m", limit=2), Machinery())
+    assert [p.question for p in few.problems] == [p.question for p in part.problems[:2]]
+    problem, verifier = part.problems[0], part.verifier()
+    try:  # cut off, and judged all the same
+        text = f"<answer>{problem.answer}</answer>"
+        assert verifier.submit(problem, text, False).result().kind == "correct"
+    finally:
+        verifier.close()
+
+
 def test_an_endpoint_gets_what_was_said_of_it(monkeypatch):
     monkeypatch.setenv("KEY", "secret")
     settings = EvalSettings("m", endpoint="http://localhost:1/v1")

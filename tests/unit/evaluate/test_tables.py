@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import io
 
+import numpy as np
 import pytest
+from rich.progress import BarColumn, TextColumn
 
+from sps.algo.passk import mean_interval, paired
 from sps.evaluate import progress
 from sps.evaluate.compare import compare, compare_markdown
 from sps.evaluate.evaluate import Tally
-from sps.evaluate.progress import PlainProgress, describe
+from sps.evaluate.progress import (
+    BarProgress,
+    NoProgress,
+    PlainProgress,
+    describe,
+    make_progress,
+)
 from sps.evaluate.scores import count_scores
 from sps.evaluate.tables import latex, markdown, question_table, results, write_results
 
@@ -23,7 +32,7 @@ def row(question, sample=0, verdict="wrong", answer="", length=4, logp=-2.0):
 
 
 def one_each(verdict):
-    """Ten questions, one sample each: the intervals are those of test_passk."""
+    """Ten questions, one sample each."""
     rows = [row(q, verdict=verdict) for q in TEN]
     return {"b_1": count_scores(TEN, 1, rows, None)}, {"b_1": rows}
 
@@ -31,12 +40,16 @@ def one_each(verdict):
 def test_a_table_is_in_per_cent_with_intervals():
     none, _ = one_each("timeout")
     lines = markdown("m", none).splitlines()
-    # 0 of 10: [0, 0.338509]; all samples were lost to the clock.
-    assert "| b_1 | 10 | 0.0 [0.0, 33.9] | 0.0 [0.0, 33.9] | timeout 100.0 % |" in lines
-    assert "| b_1 | 10 | 0 | 0 | 0 | 0 | 0 |" in lines  # all questions in the bucket of none
-    assert r"b\_1 & $0.0_{[0.0,\,33.9]}$ & $0.0_{[0.0,\,33.9]}$ \\" in latex(none).splitlines()
+    most = f"{mean_interval(np.zeros(10))[2]:.1%}"[:-1]  # of 0 of 10
+    cell = f"0.0 [0.0, {most}]"
+    # All samples were lost to the clock, and all questions are in the bucket of none.
+    assert f"| b_1 | 10 | {cell} | {cell} | timeout 100.0 % |" in lines
+    assert "| b_1 | 10 | 0 | 0 | 0 | 0 | 0 |" in lines
+    cell = f"$0.0_{{[0.0,\\,{most}]}}$"
+    assert rf"b\_1 & {cell} & {cell} \\" in latex(none).splitlines()
     right, _ = one_each("correct")
-    assert "| b_1 | 10 | 100.0 [66.1, 100.0] | 100.0 [66.1, 100.0] | none |" in markdown("m", right)
+    cell = f"100.0 [{mean_interval(np.ones(10))[1]:.1%}"[:-1] + ", 100.0]"
+    assert f"| b_1 | 10 | {cell} | {cell} | none |" in markdown("m", right)
 
 
 def test_a_comparison_is_in_points_with_the_p_value(tmp_path):
@@ -44,13 +57,14 @@ def test_a_comparison_is_in_points_with_the_p_value(tmp_path):
         (tmp_path / name).mkdir()
         write_results(tmp_path / name, {"model": name}, *one_each(verdict))
     found = compare(tmp_path / "a", tmp_path / "b" / "results.json")
-    # Ten gaps of 1: low 0.322983, p 0.011508 (test_passk).
-    want = "| b_1 | Avg | 0.0 | 100.0 | +100.0 [+32.3, +100.0] | 0.012 | better |"
+    gap = paired(np.zeros(10), np.ones(10))
+    low, p = f"{gap.delta[1]:+.1%}"[:-1], f"{gap.p:.3f}"
+    want = f"| b_1 | Avg | 0.0 | 100.0 | +100.0 [{low}, +100.0] | {p} | better |"
     assert compare_markdown(found).splitlines()[:2] == ["A: a  ", "B: b"]
     assert compare_markdown(found).splitlines()[5] == want
     (rows,) = found["benchmarks"].values()
-    assert rows[0]["a"] == pytest.approx([0.0, 0.0, 0.338509], abs=1e-6)
-    assert rows[0]["b"] == pytest.approx([1.0, 0.661491, 1.0], abs=1e-6)
+    assert rows[0]["a"] == list(mean_interval(np.zeros(10)))
+    assert rows[0]["b"] == list(mean_interval(np.ones(10)))
 
 
 def test_a_question_shows_its_commonest_answer_cut_to_forty_characters():
@@ -102,6 +116,38 @@ def test_nothing_drawn_yet_has_no_speed():
     said = "3/10 samples, 33.3 % correct, 1 questions solved"
     assert describe(Tally(total=10, done=3, stored=3, correct=1, solved=1), 5.0) == said
     assert describe(Tally(total=10), 5.0) == "0/10 samples, 0.0 % correct, 0 questions solved"
+
+
+def test_a_bar_shows_what_is_done(monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    bar = BarProgress("aime24")
+    (task,) = bar.bar.tasks
+    assert (task.completed, task.total, bar.bar.live.is_started) == (0, None, True)
+    now, tally = 108.0, Tally(total=100, done=30, stored=10, correct=15, tokens=400, solved=7)
+    bar(tally)
+    assert (task.completed, task.total) == (30, 100)
+    assert task.description == describe(tally, 8.0)
+    texts = [c for c in bar.bar.columns if isinstance(c, TextColumn)]
+    assert [c.render(task).plain for c in texts] == ["aime24", task.description]
+    assert isinstance(bar.bar.columns[1], BarColumn)
+    bar.close()
+    assert not bar.bar.live.is_started
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_bar_is_for_those_who_look_and_nothing_for_the_other_ranks(monkeypatch):
+    monkeypatch.setattr(progress.sys, "stderr", Terminal())
+    assert isinstance(make_progress("x"), PlainProgress)  # what is printed goes elsewhere
+    monkeypatch.setattr(progress.sys, "stdout", Terminal())
+    shown = make_progress("x")
+    shown.close()
+    assert isinstance(shown, BarProgress)
+    assert isinstance(make_progress("x", loud=False), NoProgress)
 
 
 def test_plain_progress_speaks_every_ten_seconds(monkeypatch):
