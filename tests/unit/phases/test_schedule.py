@@ -22,6 +22,7 @@ def test_schedule_by_hand():
         Phase(3, 7, 7, True),
     ]
     assert list(schedule(total=4, every=9, irl_steps=0)) == [Phase(1, 1, 4, False)]
+    assert list(schedule(total=4, every=9, irl_steps=1)) == [Phase(1, 1, 4, True)]
 
 
 def test_schedule_finishes_the_phase_it_was_stopped_in():

@@ -34,7 +34,7 @@ def by_plain_forward(model, prompt, completion, temperature):
 
 
 @pytest.mark.parametrize("budget", [1, 20, 10_000])
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 2.0])
 def test_token_logprobs_equal_a_plain_forward_pass(policy, ragged, budget, temperature):
     prompts, completions = ragged
     seen = []

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from sps.store.rollouts import RolloutStore, to_arrays
+from sps.store.rollouts import SCHEMA, RolloutStore, to_arrays
 from sps.types import Rollout, Verdict
 
 
@@ -70,6 +70,7 @@ def test_steps_are_read_by_range(store):
     assert keys(store.read(2, 3)) == all_keys(2, 3)
     assert keys(store.read()) == all_keys(1, 2, 3, 4)
     assert keys(store.light(4, 9)) == all_keys(4)
+    assert keys(store.light(2, 3)) == all_keys(2, 3)
     assert "ids" not in store.light(1, 4).column_names
 
 
@@ -98,6 +99,8 @@ def test_read_below_a_likelihood(store):
     # Group 1 is at -10 and lower, group 0 at -2.4 and higher.
     assert keys(store.read(below=-9.0)) == [k for k in all_keys(1, 2, 3, 4) if k[1] == 1]
     assert len(store.read(below=-100.0)) == 0
+    store.append(5, rollouts(5, groups=1))  # at -0.5, -1.5 and -2.5, which float32 holds exactly
+    assert [r["mean_logprob"] for r in store.read(5, 5, below=-1.5).to_pylist()] == [-2.5]
 
 
 def test_read_below_a_likelihood_skips_row_groups(tmp_path, monkeypatch):
@@ -112,6 +115,27 @@ def test_read_below_a_likelihood_skips_row_groups(tmp_path, monkeypatch):
     # the least likely third looks at one of them.
     assert [file.metadata.row_group(i).num_rows for i in range(3)] == [6, 6, 6]
     assert spans[0].max < spans[1].min <= spans[1].max < spans[2].min
+
+
+def test_a_phase_is_merged_of_what_lies_within_it(store):
+    store.close_phase(1, 2, set())
+    store.close_phase(2, 3, set())  # the first phase began before, and stays
+    assert sorted(p.name for p in store.folder.iterdir()) == [
+        "phase-000001-000002.parquet",
+        "phase-000002-000003.parquet",
+        "step-000004.parquet",
+    ]
+
+
+def test_files_have_the_types_that_are_promised_also_without_a_rollout(tmp_path):
+    store = RolloutStore(tmp_path / "a" / "new" / "folder")
+    store.append(1, rollouts(1))
+    store.append(2, [])
+    again = RolloutStore(store.folder)  # which is there already
+    for path in again.folder.iterdir():
+        assert pq.read_schema(path).equals(SCHEMA)
+    assert keys(again.read()) == all_keys(1)
+    assert keys(again.read(2, 2)) == []
 
 
 def test_a_merge_that_was_cut_short_shows_nothing_twice(store):
@@ -183,6 +207,7 @@ def test_empty_store_reads_as_an_empty_table(tmp_path):
     store = RolloutStore(tmp_path / "new")
     assert len(store.read()) == 0
     assert store.light(1, 5).column_names[0] == "step"
+    assert "ids" not in store.light(1, 5).column_names
     store.close_phase(1, 5, set())
     assert not list(store.folder.iterdir())
 
