@@ -152,7 +152,7 @@ def test_a_model_is_loaded_as_asked_and_drawn_from_in_rows(monkeypatch, policy):
     assert torch.get_num_threads() == 1  # a small model
     assert make_texts(settings, Machinery(device="cpu", max_rows=5)).engine.max_rows == 5
     own = make_texts(settings, Machinery(device="cpu", engine=lambda *given: given))
-    assert own.engine == (policy, 64)
+    assert (own.policy, own.engine) == (policy, (policy, 64))
 
 
 def test_a_name_becomes_a_folder():

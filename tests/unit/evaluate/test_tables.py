@@ -10,7 +10,8 @@ from rich.progress import BarColumn, TextColumn
 
 from sps.algo.passk import mean_interval, paired
 from sps.evaluate import progress
-from sps.evaluate.compare import compare, compare_markdown
+from sps.evaluate.command import compare_command
+from sps.evaluate.compare import compare_markdown
 from sps.evaluate.evaluate import Tally
 from sps.evaluate.progress import (
     BarProgress,
@@ -56,7 +57,9 @@ def test_a_comparison_is_in_points_with_the_p_value(tmp_path):
     for name, verdict in (("a", "wrong"), ("b", "correct")):
         (tmp_path / name).mkdir()
         write_results(tmp_path / name, {"model": name}, *one_each(verdict))
-    found = compare(tmp_path / "a", tmp_path / "b" / "results.json")
+    said = []
+    found = compare_command(tmp_path / "a", tmp_path / "b" / "results.json", said.append)
+    assert said == [compare_markdown(found)]
     gap = paired(np.zeros(10), np.ones(10))
     low, p = f"{gap.delta[1]:+.1%}"[:-1], f"{gap.p:.3f}"
     want = f"| b_1 | Avg | 0.0 | 100.0 | +100.0 [{low}, +100.0] | {p} | better |"
