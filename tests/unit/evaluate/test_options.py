@@ -23,11 +23,15 @@ def asked(monkeypatch):
     return calls
 
 
-def test_what_is_not_said_has_its_default(asked):
+def test_what_is_not_said_has_its_default(asked, capsys):
+    assert main([]) == 0
+    assert asked.pop()[:2] == (EvalSettings(""), "")
     assert main(["m", "--bench", "aime24"]) == 0
     settings, bench, named = asked[0]
     assert (settings, bench) == (EvalSettings("m"), "aime24")
     assert (named["machinery"], named["out"], named["regrade_only"]) == (Machinery(), None, False)
+    named["say"]("so it is")
+    assert capsys.readouterr().out == "so it is\n"
 
 
 def test_every_option_reaches_its_setting(asked):
