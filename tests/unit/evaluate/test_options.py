@@ -9,6 +9,7 @@ import torch
 
 from sps.errors import RunFailed, UserError
 from sps.evaluate import command
+from sps.evaluate.claim import held, keep
 from sps.evaluate.command import EvalSettings, Machinery, main, make_part, make_texts
 from sps.rollout.openai import OpenAIEngine
 
@@ -157,6 +158,13 @@ def test_a_model_is_loaded_as_asked_and_drawn_from_in_rows(monkeypatch, policy):
     assert make_texts(settings, Machinery(device="cpu", max_rows=5)).engine.max_rows == 5
     own = make_texts(settings, Machinery(device="cpu", engine=lambda *given: given))
     assert (own.policy, own.engine) == (policy, (policy, 64))
+
+
+def test_what_is_claimed_is_held_in_a_folder_that_need_not_be_there(tmp_path):
+    keep(tmp_path / "a" / "b", {"n": 1})
+    keep(tmp_path / "a" / "b", {"n": 2})
+    assert held(tmp_path / "a" / "b") == {"n": 2}
+    assert held(tmp_path / "c") == {}
 
 
 def test_a_name_becomes_a_folder():
