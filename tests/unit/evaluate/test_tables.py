@@ -32,9 +32,9 @@ def row(question, sample=0, verdict="wrong", answer="", length=4, logp=-2.0):
     return made | {"answer": answer, "length": length, "sum_logprob": logp}
 
 
-def one_each(verdict):
-    """Ten questions, one sample each."""
-    rows = [row(q, verdict=verdict) for q in TEN]
+def one_each(verdict, right=0):
+    """Ten questions, one sample each; the first so many are right."""
+    rows = [row(q, verdict="correct" if i < right else verdict) for i, q in enumerate(TEN)]
     return {"b_1": count_scores(TEN, 1, rows, None)}, {"b_1": rows}
 
 
@@ -54,20 +54,21 @@ def test_a_table_is_in_per_cent_with_intervals():
 
 
 def test_a_comparison_is_in_points_with_the_p_value(tmp_path):
-    for name, verdict in (("a", "wrong"), ("b", "correct")):
+    for name, right in (("a", 1), ("b", 9)):
         (tmp_path / name).mkdir()
-        write_results(tmp_path / name, {"model": name}, *one_each(verdict))
+        write_results(tmp_path / name, {"model": name}, *one_each("wrong", right))
     said = []
     found = compare_command(tmp_path / "a", tmp_path / "b" / "results.json", said.append)
     assert said == [compare_markdown(found)]
-    gap = paired(np.zeros(10), np.ones(10))
-    low, p = f"{gap.delta[1]:+.1%}"[:-1], f"{gap.p:.3f}"
-    want = f"| b_1 | Avg | 0.0 | 100.0 | +100.0 [{low}, +100.0] | {p} | better |"
-    assert compare_markdown(found).splitlines()[:2] == ["A: a  ", "B: b"]
-    assert compare_markdown(found).splitlines()[5] == want
+    one, nine = (np.arange(10) < right for right in (1, 9))
+    gap = paired(one * 1.0, nine * 1.0)
+    low, high = (f"{x:+.1%}"[:-1] for x in gap.delta[1:])
+    want = f"| b_1 | Avg | 10.0 | 90.0 | +80.0 [{low}, {high}] | {gap.p:.3f} | better |"
+    assert said[0].splitlines()[:2] == ["A: a  ", "B: b"]
+    assert said[0].splitlines()[5] == want
     (rows,) = found["benchmarks"].values()
-    assert rows[0]["a"] == list(mean_interval(np.zeros(10)))
-    assert rows[0]["b"] == list(mean_interval(np.ones(10)))
+    assert rows[0]["a"] == pytest.approx(mean_interval(one * 1.0))
+    assert rows[0]["b"] == pytest.approx(mean_interval(nine * 1.0))
 
 
 def test_a_question_shows_its_commonest_answer_cut_to_forty_characters():
