@@ -59,6 +59,13 @@ def test_draw_divides_logits_by_the_temperature():
     assert token(0.1, temperature=0.5) == (1, pytest.approx(0.16 / 0.30, rel=1e-5))
 
 
+def test_rows_do_not_see_each_others_size():
+    rows = torch.cat([LOGITS, LOGITS - 1000])
+    chosen, logp = draw(rows, torch.tensor([0.51, 0.51]), 1.0, 1.0, 0)
+    assert chosen.tolist() == [2, 2]
+    assert logp.exp().tolist() == pytest.approx([0.3, 0.3], rel=1e-4)
+
+
 @given(st.floats(0, 1, exclude_max=True, width=32), st.integers(0, 3))
 def test_draw_never_takes_a_token_without_mass(u, hole):
     logits = torch.zeros(1, 4)
