@@ -282,3 +282,12 @@ def test_intervals_in_the_middle_are_hardly_wider_than_students(questions, wider
     students = 2 * t * score.std(-1, ddof=1) / np.sqrt(questions)
     assert share_held(low, high, 0.5) >= 0.94
     assert np.mean(high - low) <= wider * students.mean()
+
+
+def test_seeds_of_repetitions_are_counted_apart():
+    value = np.random.default_rng(0).random((2, 3, 5))  # repetitions, seeds, questions
+    ((variance, freedom),) = seed_parts(value)
+    for got, alone in zip(variance, value, strict=True):
+        by_hand = np.var([row.mean() for row in alone], ddof=1) / 3
+        assert got == pytest.approx(by_hand)
+    assert freedom == 2
