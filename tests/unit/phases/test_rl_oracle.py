@@ -82,8 +82,8 @@ def test_a_phase_is_the_one_by_hand(name, model_folder, tmp_path):
 class ByHand:
     """The phase once more: from what the engine gave, and nothing else of the product."""
 
-    def __init__(self, parts, tree):
-        self.parts, self.tree, self.rollout = parts, tree, tree["rollout"]
+    def __init__(self, parts, tree, last=STEPS):
+        self.parts, self.tree, self.rollout, self.last = parts, tree, tree["rollout"], last
         self.how = oracle.settings_of(tree["rl"]["algorithm"])
         own = tree["rl"]["optimizer"]
         model = parts.policy.model
@@ -141,7 +141,7 @@ class ByHand:
 
     def draw(self, step):
         """The groups of a generation, in shares, and what is told of all that was drawn for it."""
-        rounds = min(self.how["steps_per_generation"], STEPS - step + 1)
+        rounds = min(self.how["steps_per_generation"], self.last - step + 1)
         count, again = self.rollout["prompts"] * rounds, self.how["max_resample_times"]
         drawn, useful = [], []
         calls = self.parts.engine.calls[self.seen :]

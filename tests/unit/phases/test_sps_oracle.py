@@ -37,7 +37,7 @@ class Listening:
 
     def start(self, parts, tree):
         self.parts, self.phases, self.wanted = parts, 0, []
-        self.rl = test_rl_oracle.ByHand(parts, tree)
+        self.rl = test_rl_oracle.ByHand(parts, tree, last=4)
         self.irl = test_irl_oracle.ByHand(parts, tree)
         self.irl.learner = self.irl.fresh(self.rl.learner.model, own=False)  # one policy for both
 
