@@ -761,6 +761,20 @@ def test_the_correction_is_the_ratio_up_to_its_cap(tmp_path):
         assert first["grad_norm"] == pytest.approx(weight * plain[0]["grad_norm"], rel=1e-4)
 
 
+def test_later_steps_of_a_generation_are_corrected_by_the_policy_that_sampled(tmp_path):
+    """The weight is of two programs' views of one policy: that it has moved since is the ratio."""
+    grpo = {"type": "grpo", "steps_per_generation": 3}
+    recipe = recipe_of(
+        rl__algorithm=grpo, rl__steps=3, rl__lr=0.03, irl__steps=0,
+        rollout__correct=8.0, rollout__gap_stop=2.0,
+    )  # fmt: skip
+    rl, _ = run_shifted(recipe, tmp_path / "run", by=np.log(4))
+    assert [r["used"] > 0 for r in rl] == [True] * 3
+    assert [r["engine_weight"] for r in rl] == pytest.approx([4.0] * 3, rel=1e-4)
+    assert [r["engine_gap"] for r in rl] == pytest.approx([np.log(4)] * 3, rel=1e-4)
+    assert abs(rl[2]["ratio"] - 1) > 1e-3  # and it has moved
+
+
 def test_dapo_draws_again_for_groups_that_agree(tmp_path):
     recipe = recipe_of(rl__algorithm={"type": "dapo", "max_resample_times": 3}, irl__steps=0)
     run(recipe, tmp_path / "run")
