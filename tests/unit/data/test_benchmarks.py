@@ -9,7 +9,8 @@ import pytest
 from sps.data.benchmarks import BENCHMARKS, find_benchmark, load_benchmark
 from sps.errors import UserError
 from sps.tasks import choice
-from sps.tasks.math import _compare, _read_box, judge
+from sps.tasks.math import _compare_readings, judge
+from sps.tasks.reading import read
 from sps.types import Problem
 
 DATA = Path(os.environ.get("SPS_DATA", Path(__file__).parents[4] / "shared" / "data"))
@@ -114,7 +115,7 @@ def test_mathematics_accepts_its_own_gold_answers(name):
     if name in ("math_train", "deepmath_part"):
         different = different[::10]
     words = [g for g in different if not g.isdecimal()]
-    assert {g for g in words if _compare(g, [_read_box(g)], g).kind != "correct"} == strange
+    assert {g for g in words if _compare_readings(g, [read(g)], g).kind != "correct"} == strange
 
 
 @needs_data

@@ -177,7 +177,7 @@ def test_cut_off_is_truncated_unless_asked_to_judge_what_is_there():
 
 
 def test_judge_in_this_process_keeps_its_time_limit(monkeypatch):
-    monkeypatch.setattr("sps.tasks.math.verify", lambda *args, **more: time.sleep(60))
+    monkeypatch.setattr("sps.tasks.equality.verify", lambda *args, **more: time.sleep(60))
     task = Mathematics({}, seconds=0.2)
     verdict = task.judge(Problem("p", "?", "x+y"), boxed("y+x"), True)
     assert (verdict.kind, verdict.detail) == ("timeout", "no verdict within 0.2 s")
