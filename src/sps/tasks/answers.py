@@ -212,20 +212,25 @@ def _last(text: str) -> str:
 def _pieces(text: str) -> list[tuple[int, int, str]]:
     """Formulas and numbers in their order. A dollar sign before a number may be money."""
     found, place = [], 0
+    formula = _FORMULA.search(text)
     while place < len(text):
-        formula, number = _FORMULA.search(text, place), _PLAIN.search(text, place)
+        number = _PLAIN.search(text, place)
         if formula and (number is None or formula.start() <= number.start()):
             inside = next(part for part in formula.groupdict().values() if part)
-            if not _is_money(inside):
+            money = _is_money(inside)
+            if not money:
                 found.append((formula.start(), formula.end(), inside.strip()))
                 place = formula.end()
-                continue
-            number = _PLAIN.search(text, formula.start())
+            # Not again where there is none: a text may open a thousand that it never closes.
+            formula = _FORMULA.search(text, formula.start() + 1 if money else place)
+            continue
         if number is None:
             break
         start = number.start() - (text[number.start() - 1 : number.start()] == "$")
         found.append((start, number.end(), number.group().replace("percent", "%").strip("$€£ ")))
         place = number.end()
+        if formula and formula.start() < place:
+            formula = _FORMULA.search(text, place)
     return found
 
 

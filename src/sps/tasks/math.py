@@ -115,12 +115,12 @@ def _judge_text(gold: str, text: str) -> Verdict:
 def _judge_answer(gold: str, parts: tuple[str, ...], wider: tuple[str, ...] = ()) -> Verdict:
     """The verdict on an answer in one part, or in several that are one list. `wider` has the parts
     before them that may belong to it: a step on the way, or half of the answer."""
-    parts = tuple({notation.squeeze(part): part for part in parts}.values())
     last = parts[-1]
     if faults := _faults(", ".join(parts)):
         return Verdict("unparsed", 0.0, faults, last[:200])
     if not last:
         return Verdict("unparsed", 0.0, "the box is empty")
+    parts = tuple({notation.squeeze(part): part for part in parts}.values())
     verdict = _compare(gold, ", ".join(parts), last)
     if verdict.kind == "correct":
         return verdict
