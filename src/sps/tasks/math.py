@@ -189,9 +189,8 @@ def _same(gold: Reading, got: Reading) -> bool:
         return True
     if any(word and (word[1] or len(word[0]) == 1) for word in said) and (all(said)):
         return False
-    bases = notation.numeral(gold.latex), notation.numeral(got.latex)
-    if None not in bases:
-        return bases[0] == bases[1]
+    if all(notation.has_base(reading.latex) for reading in (gold, got)):
+        return notation.numeral(gold.latex) == notation.numeral(got.latex) is not None
     if None not in (gold.units, got.units) and gold.units != got.units:
         return False
     if gold.label and got.label and gold.label != got.label:

@@ -192,6 +192,12 @@ def as_number(word: str) -> str:
     return _WORD_NUMBERS.get(_LONE.sub(r"\1", word).strip().lower(), word)
 
 
+def has_base(latex: str) -> bool:
+    """Whether it is digits with an index, which the parser leaves out."""
+    digits = r"-?(?:\\text\{)?[0-9A-Z]*\d[0-9A-Z]*\}?"
+    return re.fullmatch(rf"{digits}\s*_\s*(?:\{{[^{{}}]*\}}|\w)", latex) is not None
+
+
 def numeral(latex: str) -> tuple[str, str] | None:
     """Digits and base of a number such as 4210_5."""
     match = re.fullmatch(r"-?(?:\\text\{)?([0-9A-Z]+)\}?\s*_\s*\{?\s*(\d+)\s*\}?", latex)

@@ -174,6 +174,7 @@ DIFFERENT = {
         (r"\min(p+1,q)", r"\min(p+4,q)"),
         ("2.3456789", "2.3456788"),
         ("-31_8", "-31_9"),
+        ("31_8", "31_{8s}"),
     ],
     "words that count": [
         (r"6\text{ million}", "6"),
@@ -213,6 +214,8 @@ def test_what_is_not_the_same_is_wrong_both_ways(one, other):
         (r"\frac{1}{432}", r"2.314814814815 \times 10^{-3}"),
         ("4", r"\mbox{four}"),
         ("6e5", "N = 6e5"),
+        ("R_1+R_2", "R_{2}+R_{1}"),
+        ("A_n", "A_{n}"),
         (r"2^4 3^2", r"2^4\cdot 3^2"),
         ("(2+i)^2", "3+4i"),
         # equations and inequalities
