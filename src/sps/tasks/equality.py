@@ -192,8 +192,9 @@ def _same_equation(gold: Any, got: Any) -> bool:
             value for value in (_values(gold, strict=False), _values(got, strict=False)) if value
         ]
         if alike and len(ends) == 2:
-            if len(chains[0]) > 1 and not _names(gold) <= _names(got):  # a = b = c = 0
-                return False
+            others = [part.rhs for part in chains[0][:-1] if part.rhs.free_symbols]
+            if not all(any(side == part.rhs for part in chains[1]) for side in others):
+                return False  # a = b = c = 0 is more than a = 0
             return any(_same_values(ends[0][-1], value) for value in ends[1])
         if alike:
             return False

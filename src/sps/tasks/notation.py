@@ -195,7 +195,7 @@ def as_number(word: str) -> str:
 def has_base(latex: str) -> bool:
     """Whether it is digits with an index, which the parser leaves out."""
     digits = r"-?(?:\\text\{)?[0-9A-Z]*\d[0-9A-Z]*\}?"
-    return re.fullmatch(rf"{digits}\s*_\s*(?:\{{[^{{}}]*\}}|\w)", latex) is not None
+    return re.fullmatch(rf"{digits}\s*_\s*(?:\{{[^{{}}]*\}}|\w+)", latex) is not None
 
 
 def numeral(latex: str) -> tuple[str, str] | None:
