@@ -48,6 +48,8 @@ _FORMULA = re.compile(
 _LIST = re.compile(r"\s*(?:,\s*and\b|,\s*or\b|,|\band\b|\bor\b)\s*")
 _LEADS = re.compile(r"(?:\b(?:is|are|be|equals?)|=|:)[\s*]*\Z")
 _WORDS = re.compile(r"[\s*:]*((?:[a-zA-Z][\w-]*[ ]?){1,3})[\s*]*(?:[.!\n<]|\Z)")
+_SENTENCE_END = re.compile(r"[.?!]\s+|\n+")
+_EQUALS = re.compile(r"=\s*[-$€£]*\Z")
 _REACH = 400  # characters after 'the answer is' in which it is looked for
 
 
@@ -196,10 +198,13 @@ def _first(text: str) -> str:
 
 
 def _last(text: str) -> str:
-    """The last formula or number, with the formulas of a list that it ends."""
+    """The last formula or number, with the formulas of a list that it ends; of several numbers in
+    the last sentence the one that was worked out before it."""
     found = _pieces(text)
     if not found:
         return ""
+    if result := _worked_out(text, found):
+        return result
     group = [found[-1]]
     for piece in reversed(found[:-1]):
         formulas = text[piece[0]] in "$\\" and text[group[0][0]] in "$\\"
@@ -207,6 +212,26 @@ def _last(text: str) -> str:
             break
         group.insert(0, piece)
     return ", ".join(inside for _, _, inside in group)
+
+
+def _worked_out(text: str, found: list[tuple[int, int, str]]) -> str:
+    """'6 * 2 = $12. So he pays $12 for 2 shirts.': the number of the last sentence that the last
+    equation before it arrives at; nothing where that is not so."""
+    ends = list(_SENTENCE_END.finditer(text.rstrip()))
+    start = ends[-1].end() if ends else 0
+    said = [inside for begin, _, inside in found if begin >= start]
+    results = [piece for piece in found if piece[0] < start and _EQUALS.search(text[: piece[0]])]
+    if len(said) < 2 or not results:
+        return ""
+    value = _plain_value(results[-1][2])
+    return next((s for s in said if value is not None and _plain_value(s) == value), "")
+
+
+def _plain_value(number: str) -> float | None:
+    try:
+        return float(re.sub(r"[,$%\\\s]", "", number))
+    except ValueError:
+        return None
 
 
 def _pieces(text: str) -> list[tuple[int, int, str]]:

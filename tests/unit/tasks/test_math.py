@@ -359,6 +359,24 @@ def test_a_right_box_is_not_lost_to_what_follows(after):
     assert judge(r"(2,\frac{\pi}{3})", text).kind == "correct"
 
 
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("He buys 3 at $4: 3 * 4 = $12.\nSo he pays $12 for 3 shirts.", "12"),
+        ("20 / 5 = 4 cows. Thus the farm needs 4 more cows to get 25 litres.", "4"),
+        (
+            "7 + 6 = 13. She will be 14 years old in 7 years.",
+            "7",
+        ),  # 13 is not said: the last number
+        ("It lasts 9 days with 27 litres.", "27"),  # and where nothing was worked out
+    ],
+)
+def test_of_several_numbers_the_one_that_was_worked_out_is_the_answer(text, answer):
+    assert judge(answer, text).kind == "correct"
+    others = {"12": "3", "4": "25", "7": "13", "27": "9"}
+    assert judge(others[answer], text).kind == "wrong"
+
+
 def test_ordinals_and_the_subject_of_a_sentence_are_not_the_answer():
     text = r"So $\boxed{12}$. Final Answer: The 7th class should get 12"
     assert judge("12", text).kind == "correct"
