@@ -10,6 +10,7 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -20,6 +21,7 @@ from sps.tasks.prompts import TAGGED, Prompt, render
 from sps.types import Problem, Verdict
 
 _TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_NONSENSE = "?!"  # the answer to nothing
 SOLVED = 0.999  # scores of reasoning-gym are from 0 to 1; some give part of a point for trying
 
 
@@ -73,10 +75,24 @@ class Gym:
                 f"task.name: {self.task} has only {len(found)} different problems with these "
                 f"settings, and {want} are asked for; ask for fewer"
             )
+        self._check_verifier(data, list(found.values())[:8])
         problems, splits, at = list(found.values()), {}, 0
         for split, size in self.sizes.items():
             splits[split], at = problems[at : at + size], at + size
         return splits
+
+    def _check_verifier(self, data: Any, problems: list[Problem]) -> None:
+        """A verifier that takes anything for right would teach just that."""
+        for problem in problems:
+            with suppress(Exception):  # as in the pool, a verdict of 'crashed': not right
+                if data.score_answer(_NONSENSE, problem.meta["entry"]) >= SOLVED:
+                    break
+        else:
+            return
+        raise UserError(
+            f"task.name: reasoning-gym's verifier of {self.task} takes {_NONSENSE!r} for a right "
+            "answer, as it does any other; choose another task"
+        )
 
 
 def make_judge(

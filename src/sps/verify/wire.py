@@ -54,21 +54,25 @@ class Judged:
 Reply = Ready | Failed | Full | Judged
 
 
-def frame(message: Any) -> bytes:
-    """A message as it goes through a pipe. ASCII: half a surrogate pair gets through too."""
+def frame(message: Any, text: bytes = b"") -> bytes:
+    """A message as it goes through a pipe; `text` stands behind it, as long texts are slow as JSON.
+    The message itself is ASCII, without line breaks."""
     body = json.dumps(message, separators=(",", ":")).encode("ascii")
-    return struct.pack("<I", len(body)) + body
+    return struct.pack("<I", len(body) + len(text)) + body + text
 
 
 def request(sample: int, problem: Problem, text: str, finished: bool) -> bytes:
     """One sample to judge; `sample` is a number that its reply must name."""
     meta = _plain(dict(problem.meta), problem.id)
-    return frame([sample, problem.id, problem.question, problem.answer, meta, text, finished])
+    head = [sample, problem.id, problem.question, problem.answer, meta, finished]
+    return frame(head, b"\n" + text.encode("utf-8", "surrogatepass"))  # half a pair is text too
 
 
 def read_request(body: bytes) -> tuple[int, Problem, str, bool]:
     """The inverse, in the worker."""
-    sample, name, question, answer, meta, text, finished = json.loads(body)
+    head, _, tail = body.partition(b"\n")
+    sample, name, question, answer, meta, finished = json.loads(head)
+    text = tail.decode("utf-8", "surrogatepass")
     return sample, Problem(name, question, answer, _restored(meta)), text, finished
 
 
