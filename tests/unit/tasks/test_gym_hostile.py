@@ -31,7 +31,7 @@ EVALUATING = {
 }  # fmt: skip
 DOUBTFUL = {"bitwise_arithmetic", "number_sorting", "pool_matrix"}
 UNSAFE = sorted(EVALUATING | DOUBTFUL)
-FEW = ["countdown", "n_queens", "simple_integration", "string_insertion"]  # the others are slow
+FEW = ["countdown", "n_queens", "string_insertion"]  # all of them are in the slow test
 
 TOUCH = "__import__('os').system('touch FILE')"
 HOSTILE = [

@@ -60,7 +60,6 @@ HOSTILE = {
     "open('/proc/TRAINER/environ')": "crashed",
     "while True: pass": "timeout",
     "try:\n while True: pass\nexcept BaseException: pass": "timeout",
-    "import time; time.sleep(600)": "timeout",
     "answer = bytearray(8 << 30)": "wrong",  # MemoryError, caught by the judge
     "f = lambda: f()\nf()": "wrong",
     "print('x' * (5 << 20))": "wrong",
