@@ -106,7 +106,7 @@ def make_task(recipe: Recipe) -> Task:
         return make_countdown(t)
     if isinstance(t, GymTask):
         sizes = {"train": t.train, "validation": t.validation, "test": t.test}
-        return Gym(t.name, sizes, t.seed, t.settings, t.template, t.cut)
+        return Gym(t.name, sizes, t.seed, t.settings, t.template, t.cut, t.unsafe)
     splits = _splits(t)
     if isinstance(t, ChoiceTask):
         return Choice(splits, t.template, t.instruction or LETTER, t.cut)
@@ -128,10 +128,9 @@ def make_verifier(recipe: Recipe, task: Task) -> Verifier:
             "sps.tasks.math:make_judge", options, workers=t.workers, time_limit=t.time_limit
         )
     if isinstance(t, GymTask):
-        options = {"task": t.name, "settings": t.settings, "cut": t.cut}
-        return VerifierPool(
-            "sps.tasks.gym:make_judge", options, workers=t.workers, time_limit=t.time_limit
-        )
+        pool = {"workers": t.workers, "time_limit": t.time_limit, "fresh": t.name in t.unsafe}
+        options = {"task": t.name, "settings": t.settings, "cut": t.cut, "unsafe": pool["fresh"]}
+        return VerifierPool("sps.tasks.gym:make_judge", options, **pool)
     return InlineVerifier(task.judge)
 
 

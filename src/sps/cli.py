@@ -141,6 +141,7 @@ def evaluate(
     workers: Annotated[int, typer.Option(min=0, help="Judging processes; 0: one a core.")] = 0,
     time_limit: Annotated[float, typer.Option(min=0.1, help="Seconds a verdict may take.")] = 6.0,
     cut: Annotated[str, typer.Option(help="Cut-off answers: zero, or judge a box.")] = "zero",
+    unsafe: Annotated[str, typer.Option(help="gym tasks that may evaluate answers.")] = "",
     retries: Annotated[int, typer.Option(help="Of a request to the endpoint.")] = 6,
     api_key_env: Annotated[str, typer.Option(help="Variable with its key.")] = "OPENAI_API_KEY",
     gguf: Annotated[str | None, typer.Option(help="The .gguf file inside the folder.")] = None,
@@ -164,10 +165,9 @@ def evaluate(
         },
         {
             "data_dir": data_dir, "device": device, "max_rows": max_rows, "workers": workers,
-            "concurrency": concurrency, "time_limit": time_limit, "cut": cut,
+            "concurrency": concurrency, "time_limit": time_limit, "cut": cut, "unsafe": unsafe,
             "retries": retries, "api_key_env": api_key_env,
-        },
-        bench, out, regrade, compare_with,
+        }, bench, out, regrade, compare_with,
     )  # fmt: skip
 
 

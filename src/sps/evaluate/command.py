@@ -74,6 +74,7 @@ class Machinery:
     workers: int = 0
     time_limit: float = 6.0
     cut: str = "zero"
+    unsafe: str = ""  # tasks of reasoning-gym that may evaluate answers, by name, with commas
     concurrency: int = 16
     retries: int = 6
     api_key_env: str = "OPENAI_API_KEY"
@@ -196,7 +197,7 @@ def make_part(name: str, settings: EvalSettings, machinery: Machinery) -> Part:
         problems = task.problems("test")[: settings.limit]
         return Part(name, task, problems, lambda: InlineVerifier(task.judge))
     if name.startswith("gym:"):
-        return _gym_part(name, settings, cut, pool)
+        return _gym_part(name, settings, machinery, pool)
     benchmark = find_benchmark(name)
     problems = load_benchmark(name, machinery.data_dir)[: settings.limit]
     if benchmark.kind == "choice":
@@ -211,12 +212,16 @@ def make_part(name: str, settings: EvalSettings, machinery: Machinery) -> Part:
     return Part(name, task, problems, lambda: VerifierPool(judge, {"cut": cut}, **pool))
 
 
-def _gym_part(name: str, settings: EvalSettings, cut: str, pool: dict[str, Any]) -> Part:
+def _gym_part(
+    name: str, settings: EvalSettings, machinery: Machinery, pool: dict[str, Any]
+) -> Part:
     from sps.tasks.gym import Gym
 
     task_name, size = name.removeprefix("gym:"), settings.limit or 100
-    task = Gym(task_name, {"test": size}, seed=1, template=settings.template, cut=cut)
-    options = {"task": task_name, "settings": {}, "cut": cut}
+    shape = {"template": settings.template, "cut": machinery.cut}
+    task = Gym(task_name, {"test": size}, 1, **shape, unsafe=machinery.unsafe.split(","))
+    options = {"task": task_name, "settings": {}, "cut": machinery.cut, "unsafe": task.unsafe}
+    pool |= {"fresh": task.unsafe}
     judge = "sps.tasks.gym:make_judge"
     return Part(name, task, task.problems("test"), lambda: VerifierPool(judge, options, **pool))
 
