@@ -22,8 +22,10 @@ import numpy as np
 
 from sps.algo.passk import mean_interval, paired
 from sps.config import Recipe, differences, load_recipe
+from sps.disk import write_whole
 from sps.errors import UserError
 from sps.evaluate.scores import Scores, read_scores
+from sps.lock import release
 from sps.track import read_records
 from sps.types import Sampling
 
@@ -113,7 +115,7 @@ def compare(jobs: list[Job], out: Path, watch: Watch, workers: int | None = None
             watch(jobs, _states(jobs, found), time.time() - began)
     results = summarise(jobs, found)
     results["wall_seconds"] = time.time() - began
-    _write(out / "results.json", results)
+    write_whole(out / "results.json", json.dumps(results, indent=1))
     return results
 
 
@@ -129,21 +131,25 @@ def run_job(job: Job) -> Summaries:
     from sps.report.trackers import follow
     from sps.run import measure
 
-    parts, run = open_run(job.recipe, job.folder, resume=(job.folder / "recipe.yaml").exists())
-    if job.train:
-        follow(run.track, job.recipe, f"{job.method} seed {job.recipe.seed}")
-        scores = train(parts, run)
-        if scores is None:
-            raise UserError(
-                f"{job.method}: evaluation.final is off, so there is nothing to compare"
-            )
-        summary = {**scores.summary(), **_seconds(job.folder)}
-    else:
-        n = job.recipe.evaluation.n
-        summary = measure(parts, run, "test-000000", run.test, n, 0).summary()
-    parts.verifier.close()
-    parts.engine.close()
-    _write(written, {job.method: summary})
+    try:
+        resume = any((job.folder / name).exists() for name in ("recipe.yaml", "metrics.jsonl"))
+        parts, run = open_run(job.recipe, job.folder, resume)
+        if job.train:
+            follow(run.track, job.recipe, f"{job.method} seed {job.recipe.seed}")
+            scores = train(parts, run)
+            if scores is None:
+                raise UserError(
+                    f"{job.method}: evaluation.final is off, so there is nothing to compare"
+                )
+            summary = {**scores.summary(), **_seconds(job.folder)}
+        else:
+            n = job.recipe.evaluation.n
+            summary = measure(parts, run, "test-000000", run.test, n, 0).summary()
+        parts.verifier.close()
+        parts.engine.close()
+        write_whole(written, json.dumps({job.method: summary}, indent=1))
+    finally:
+        release(job.folder)
     return {job.method: summary}
 
 
@@ -178,7 +184,7 @@ def run_extra(job: Job) -> Summaries:
         test = task.problems("test")
         scores = evaluate(policy, engine, verifier, task, test, sampling, store)
         verifier.close()
-        _write(written, scores.summary())
+        write_whole(written, json.dumps(scores.summary(), indent=1))
     return {extra.name: json.loads(written.read_text())}
 
 
@@ -203,12 +209,6 @@ def refuse_other(job: Job) -> None:
             f"{job.folder}: it holds a run of another recipe: {'; '.join(changed)}. Choose another "
             "folder with --out, or remove this one"
         )
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps(content, indent=1))
-    draft.rename(path)
 
 
 def summarise(jobs: list[Job], found: dict[str, Summaries]) -> dict[str, Any]:

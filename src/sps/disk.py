@@ -1,0 +1,78 @@
+"""Files that outlive a power cut, and what to say when a disk does not take them."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+_PIECE = 2**26  # bytes hashed at once, several pieces in parallel
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_BROKEN = {errno.EIO, errno.EROFS, errno.ESTALE, errno.ENODEV, errno.ENXIO}
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Put a text in a file's place; after a crash or a power cut it is the old one or the new."""
+    draft = path.with_name(f"{path.name}.draft")
+    draft.write_text(text, encoding="utf-8")
+    sync(draft)
+    draft.rename(path)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or a folder's list of names is on the disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def sync_tree(folder: Path) -> None:
+    """The same for all that a folder holds, and for itself; nothing if it is not there."""
+    for place, _, names in os.walk(folder):
+        for name in names:
+            sync(Path(place, name))
+        sync(Path(place))
+
+
+def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Of each file its size and a SHA-256 over those of its pieces: as many cores as there are."""
+    sizes = {name: (folder / name).stat().st_size for name in names}
+    pieces = [(name, at) for name, size in sizes.items() for at in range(0, size or 1, _PIECE)]
+
+    def digest(piece: tuple[str, int]) -> bytes:
+        with (folder / piece[0]).open("rb") as file:
+            file.seek(piece[1])
+            return hashlib.sha256(file.read(_PIECE)).digest()
+
+    with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
+        found = list(pool.map(digest, pieces))
+    joined = {name: hashlib.sha256() for name in sizes}
+    for (name, _), part in zip(pieces, found, strict=True):
+        joined[name].update(part)
+    return {name: f"{size} {joined[name].hexdigest()}" for name, size in sizes.items()}
+
+
+def disk_failure(error: BaseException) -> str:
+    """What to say of an error of the disk, with what to do; empty for any other error.
+
+    Libraries in Rust and C++ (safetensors, torch) tell of it in their texts alone.
+    """
+    number = getattr(error, "errno", None)
+    text = str(error)
+    if number in _FULL or "No space left" in text or "(os error 27)" in text:
+        why, cure = "the disk is full, or a quota or a limit is reached", "free space"
+    elif number in _BROKEN or "file write failed" in text or "unexpected pos" in text:
+        why, cure = "the disk cannot be written", "see to it"
+    else:
+        return ""
+    where = getattr(error, "filename", None)
+    said = f"{where}: {why}" if where else why
+    return (
+        f"{said} ({' '.join(text.split())}); {cure}, then go on with --resume. Nothing is damaged"
+    )
