@@ -59,20 +59,18 @@ def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def disk_failure(error: BaseException) -> str:
-    """What to say of an error of the disk, with what to do; empty for any other error.
-
-    Libraries in Rust and C++ (safetensors, torch) tell of it in their texts alone.
-    """
+    """What to say of an error of the disk, with what to do; empty for any other error."""
     number = getattr(error, "errno", None)
-    text = str(error)
-    if number in _FULL or "No space left" in text or "(os error 27)" in text:
-        why, cure = "the disk is full, or a quota or a limit is reached", "free space"
-    elif number in _BROKEN or "file write failed" in text or "unexpected pos" in text:
-        why, cure = "the disk cannot be written", "see to it"
-    else:
+    if number not in _FULL | _BROKEN:
         return ""
-    where = getattr(error, "filename", None)
-    said = f"{where}: {why}" if where else why
+    why = "the disk is full, or a quota is" if number in _FULL else "the disk cannot be used"
+    return unwritten(getattr(error, "filename", None), f"{why}: {error}")
+
+
+def unwritten(path: object, why: str) -> str:
+    """A file could not be written in the middle of a run: why, and how to go on."""
+    where = f"{path}: " if path else ""
     return (
-        f"{said} ({' '.join(text.split())}); {cure}, then go on with --resume. Nothing is damaged"
+        f"{where}cannot be written ({' '.join(why.split())}). Free space, or see to the disk, then "
+        "go on with --resume (sps train) or the same command; nothing is damaged"
     )

@@ -31,7 +31,7 @@ class Health:
         values = [record[name] for name in ("loss", "grad_norm", "logprob") if name in record]
         if record.get("skipped") or not all(map(math.isfinite, values)):
             self.skipped += 1
-        elif values:
+        elif values and record.get("used", 1):  # else there was no update
             self.skipped = 0
         if kind == "irl":
             return []

@@ -101,7 +101,7 @@ def restore(parts: Parts, run: Run, checkpoint: Path) -> None:
     prompts, completions = ([t.numpy() for t in part] for part in tensors["probe"])
     parts.probe = make_probe_of(parts, prompts, completions)
     forget(parts, run)
-    if run.settled == run.start:
+    if checkpoint.name.startswith("step-"):
         parts.ranks.tell(lambda: _after_saving(run))
 
 

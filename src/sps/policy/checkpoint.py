@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, logging
 
-from sps.disk import digests, disk_failure, sync, sync_tree, write_whole
+from sps.disk import digests, sync, sync_tree, unwritten, write_whole
 from sps.errors import RunFailed, UserError
 from sps.policy.load import Policy
 from sps.policy.shard import put_weights, whole_weights
@@ -52,8 +52,7 @@ def save_checkpoint(
             sync_tree(draft)
         except (OSError, SafetensorError, RuntimeError) as error:
             shutil.rmtree(draft, ignore_errors=True)  # the space is wanted
-            said = disk_failure(error) or f"it cannot be written ({error})"
-            raise RunFailed(f"{folder}: {said}") from error
+            raise RunFailed(unwritten(folder, str(error))) from error
         if folder.exists():  # damaged, or of a stop at this step
             shutil.rmtree(folder)
         draft.rename(folder)
