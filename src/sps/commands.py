@@ -101,7 +101,8 @@ def run_compare(
     jobs = plan(recipes, seeds, out, extras, threads=1)
     _writable(out)
     hold(out, "sps compare")
-    with _Watch() as watch:
+    stop = Stop()
+    with _Watch() as watch, stop.listening(), stop.window():
         results = compare(jobs, out, watch, workers or None)
     show_results(results)
     from sps.report.page import write_report
@@ -157,14 +158,20 @@ def _train(recipe: Recipe, folder: Path, resume: bool, ranks: Ranks, stop: Stop)
             console.print(f"resumed after step {run.start}")
         try:
             scores = train(parts, run)
-        finally:
-            parts.verifier.close()
-            parts.engine.close()
+        except Stopped:
+            _close(parts)
+            raise
+        _close(parts)
     if scores is not None:
         for k in scores.report_ks():
             mean, low, high = scores.pass_at_k(k)
             console.print(f"Pass@{k:<4} {mean:6.1%}  [{low:.1%}, {high:.1%}]")
     console.print(f"run folder: {folder}")
+
+
+def _close(parts: Any) -> None:
+    parts.verifier.close()
+    parts.engine.close()
 
 
 def run_eval(

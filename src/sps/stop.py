@@ -31,7 +31,8 @@ class Stop:
     @contextmanager
     def listening(self, after: str = "") -> Iterator[None]:
         """Hear signals, and stop after a time such as 25m where one is given."""
-        numbers = (signal.SIGTERM, signal.SIGUSR1)
+        main = threading.current_thread() is threading.main_thread()  # no other hears signals
+        numbers = (signal.SIGTERM, signal.SIGUSR1) if main else ()
         timer = threading.Timer(seconds(after), self._over, (f"--stop-after {after}",))
         before = {number: signal.signal(number, self._hear) for number in numbers}
         timer.daemon = True
@@ -72,7 +73,8 @@ class Stop:
 
     def _leave(self) -> None:
         self._open = False
-        raise Stopped(f"stopped ({self.asked}); nothing is lost, go on with --resume")
+        how = "the same command goes on (sps train with --resume)"
+        raise Stopped(f"stopped ({self.asked}); what has finished is kept, and {how}")
 
 
 def seconds(text: str) -> float:
