@@ -87,7 +87,8 @@ def _read_meter(
     run.track.log("meter", phase.last, phase=phase.number, of=kind, **moved)
     dtype = str(next(parts.policy.model.parameters()).dtype).removeprefix("torch.")
     lr = own_lr(parts, phase) if kind == "irl" else parts.recipe.rl.lr
-    if text := stood_still(kind, moved, lr, dtype, parts.recipe.meter.still, learnt):
+    text = stood_still(kind, moved, lr, dtype, parts.recipe.meter.still, learnt)
+    if text and not since:  # a part of a phase says little of it
         run.track.log("warning", phase.last, text=text)
     return moved
 

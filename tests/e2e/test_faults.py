@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from test_cli import SMALL, SPS, sps
-from test_train import kill_at, learnt, recipe_of, run, same_weights, stored, told, weights
+from test_train import Killed, kill_at, learnt, recipe_of, run, same_weights, stored, told, weights
 
 from sps.build import open_run
 from sps.config import dump_recipe
@@ -212,7 +212,7 @@ HOW = {
 
 
 def cut(folder, kill):
-    with pytest.raises(Exception, match=r"^$"):
+    with pytest.raises(Killed):
         run(recipe_of(**HOW), folder, listeners=[kill])
 
 
@@ -271,6 +271,15 @@ def test_a_damaged_checkpoint_is_not_selected(tmp_path):
     assert "step-000004 is damaged, and not selected" in warnings(tmp_path / "run")[-1][1]
 
 
+def test_a_kill_while_selecting_leaves_each_evaluation_on_record_once(tmp_path):
+    recipe = recipe_of(evaluation__select="paper", evaluation__final=True, irl__steps=0)
+    with pytest.raises(Killed):
+        run(recipe, tmp_path / "run", listeners=[kill_at("eval", 4)])
+    run(recipe, tmp_path / "run", resume=True)
+    names = [r["name"] for r in told(tmp_path / "run") if r["kind"] == "eval"]
+    assert names == ["select-000002", "select-000004", "select-000006", "test"]
+
+
 def test_lines_of_the_record_that_cannot_be_read_are_said(tmp_path):
     folder = tmp_path / "run"
     cut(folder, kill_at("rl", 3))
@@ -306,6 +315,33 @@ def test_a_run_with_a_file_missing_is_not_taken_for_an_empty_folder(tmp_path, wh
             open_run(recipe_of(**HOW), folder, resume)
         (folder / lost).touch()
         open_run(recipe_of(**HOW), folder, resume)
+
+
+def test_all_that_a_checkpoint_rests_on_is_on_the_disk_before_it_has_its_name(
+    tmp_path, monkeypatch
+):
+    synced, named = set(), []
+
+    def fsync(number, real=os.fsync):
+        synced.add(os.fstat(number).st_ino)
+        real(number)
+
+    def rename(path, target, real=Path.rename):
+        if Path(target).parent.name == "checkpoints":
+            run = Path(target).parents[1]
+            needed = [run / "metrics.jsonl", *path.rglob("*"), path]
+            needed += [p for place in ("rollouts", "evals") for p in (run / place).rglob("*")]
+            assert [p for p in needed if p.stat().st_ino not in synced] == []
+            named.append((Path(target).name, len(needed)))
+            synced.clear()
+        return real(path, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "rename", rename)
+    run(recipe_of(**HOW), tmp_path / "run")
+    assert [name for name, _ in named] == ["step-000002", "step-000004", "step-000006"]
+    assert min(count for _, count in named) > 10
+    assert (tmp_path / "run" / "checkpoints").stat().st_ino in synced  # its name is, after it
 
 
 # --- full disks ---

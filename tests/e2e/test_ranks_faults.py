@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from test_ranks import SETTINGS, assert_same_run, write_recipe
+from test_ranks import SETTINGS, kept, weights, write_recipe
 
 from sps.build import open_run
 from sps.config import load_recipe
@@ -65,8 +65,13 @@ def test_a_signal_to_one_rank_stops_both_and_they_go_on_as_one(tmp_path, sharded
     assert said[0].count("(SIGTERM); everything is kept: go on with --resume") == 1
     assert "everything is kept" not in said[1]
     assert read_records(tmp_path / "two" / "metrics.jsonl")[-1]["kind"] == "stopped"
+    assert [p.name for p in (tmp_path / "two" / "checkpoints").iterdir()] == ["stop-000001"]
     two("none", *how, sharded=sharded)
-    assert_same_run(tmp_path / "one", tmp_path / "two")
+    one, both = tmp_path / "one", tmp_path / "two"
+    assert kept(one) == kept(both)
+    first, a, b = weights(one, 2), weights(one, 4), weights(both, 4)
+    apart = sum(float((a[k] - b[k]).square().sum()) for k in a) ** 0.5
+    assert apart < 1e-3 * sum(float((a[k] - first[k]).square().sum()) for k in a) ** 0.5
 
 
 @pytest.mark.slow

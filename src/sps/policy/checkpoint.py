@@ -51,8 +51,9 @@ def save_checkpoint(
             write_whole(draft / _SUMS, json.dumps(digests(draft, names), indent=1))
             sync_tree(draft)
         except (OSError, SafetensorError, RuntimeError) as error:
+            free = shutil.disk_usage(folder.parent).free / 2**20
             shutil.rmtree(draft, ignore_errors=True)  # the space is wanted
-            raise RunFailed(unwritten(folder, str(error))) from error
+            raise RunFailed(unwritten(folder, f"{free:.0f} MiB were free; {error}")) from error
         if folder.exists():  # damaged, or of a stop at this step
             shutil.rmtree(folder)
         draft.rename(folder)
