@@ -166,9 +166,12 @@ def poisoned(parts, step):
     return listen
 
 
-@pytest.mark.parametrize("step", [3, 4])  # after which no checkpoint is due, or one
-def test_weights_that_are_not_finite_are_never_saved_nor_selected(step, tmp_path):
-    how = {"select": "honest", "every": 2, "n": 4, "validation_n": 4}
+@pytest.mark.parametrize(
+    ("step", "every"), [(3, 2), (4, 2), (4, 0)], ids=["drawing", "validating", "saving"]
+)
+def test_weights_that_are_not_finite_are_never_saved_nor_selected(step, every, tmp_path):
+    """What comes next after the fault."""
+    how = {"select": "honest" if every else "last", "every": every, "n": 4, "validation_n": 4}
     recipe = recipe_of(checkpoint={"every": 2, "keep": 1}, evaluation=how, irl__steps=0)
     parts, this = open_run(recipe, tmp_path / "run")
     this.track.listeners.append(poisoned(parts, step))
