@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import socket
+import sys
 import time
 from pathlib import Path
 
@@ -33,7 +34,9 @@ def hold(folder: Path, doing: str) -> None:
         if error.errno in (errno.EACCES, errno.EAGAIN):
             raise UserError(f"{folder}: in use by {_name(holder)}. {_CURE}") from None
         if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
-            return  # storage that knows no locks
+            text = "this storage knows no locks; see that no other job uses the folder"
+            sys.stderr.write(f"warning: {folder}: {text}\n")
+            return
         raise
     _held[path] = number
     who = {"doing": doing, "host": socket.gethostname(), "pid": os.getpid(), "since": _now()}
