@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
-import shutil
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -13,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sps.config import Recipe, Rollouts, differences, dump_recipe, load_recipe
+from sps.config import Recipe, Rollouts, load_recipe
 from sps.config_tasks import ChoiceTask, CountdownTask, GymTask, MathTask, check_embedded
 from sps.data.benchmarks import load_benchmark
 from sps.data.load import Columns, load_problems
@@ -21,11 +18,11 @@ from sps.data.overlap import Overlap, find_overlaps, summary
 from sps.data.sampler import Sampler
 from sps.data.subset import hold_out
 from sps.errors import UserError
-from sps.evaluate.scores import Scores, read_scores
+from sps.health import Health
 from sps.phases import Parts
-from sps.phases.irl import make_irl_optimizer
+from sps.phases.irl import irl_every
 from sps.policy import tiny
-from sps.policy.checkpoint import forget_drafts, latest_checkpoint, load_trainer, load_weights
+from sps.policy.checkpoint import load_weights
 from sps.policy.load import (
     Policy,
     best_threads,
@@ -35,9 +32,10 @@ from sps.policy.load import (
     prepare_training,
 )
 from sps.policy.meter import Probe
-from sps.policy.shard import set_optimizer_state, shard
+from sps.policy.shard import shard
 from sps.policy.update import Budget, make_optimizer
 from sps.ranks import ALONE, Ranks
+from sps.resume import claim, forget, make_probe_of, restore
 from sps.rollout import RolloutEngine, fused
 from sps.rollout.copied import CopiedEngine
 from sps.rollout.native import NativeEngine
@@ -67,7 +65,7 @@ def open_run(
     """Everything a run needs, new or resumed; bad input fails here, before any work."""
     use_threads(recipe)
     recipe = settle_dtype(recipe, folder)
-    checkpoint = ranks.tell(lambda: _claim(recipe, folder, resume))
+    checkpoint, damaged = ranks.tell(lambda: claim(recipe, folder, resume))
     if not (folder / "recipe.yaml").exists():
         raise UserError(f"{folder}: rank {ranks.rank} does not see it; use storage all nodes share")
     task = make_task(recipe)
@@ -80,14 +78,17 @@ def open_run(
     parts = _parts(recipe, folder, policy, task, splits["train"], ranks)
     track = Track(folder / "metrics.jsonl", listeners, silent=not ranks.main)
     run = Run(folder, track, splits["validation"], splits["test"])
+    run.health = Health(irl_every(parts))
     if checkpoint:
-        _restore(parts, run, checkpoint)
+        restore(parts, run, checkpoint)
     else:
         if resume:  # killed before its first checkpoint
-            _forget(parts, run)
+            forget(parts, run)
         ranks.tell(lambda: _report_overlap(recipe, splits, track))
         parts.probe = make_probe(parts, splits["validation"])
     ranks.tell(track.path.touch)  # from now on the folder holds a run
+    if damaged:
+        track.log("warning", run.start, text=damaged)
     return parts, run
 
 
@@ -246,7 +247,7 @@ def make_probe(parts: Parts, problems: list) -> Probe:
     own = [*parts.engine.generate(requests, sampling)]  # on every rank; the first one's count
     drawn = sorted(parts.ranks.tell(lambda: own), key=lambda c: (c.index, c.sample))
     prompts = [np.array(requests[c.index].prompt_ids) for c in drawn]
-    return _probe(parts, prompts, [c.ids for c in drawn])
+    return make_probe_of(parts, prompts, [c.ids for c in drawn])
 
 
 def _report_overlap(recipe: Recipe, splits: dict[str, list[Problem]], track: Track) -> None:
@@ -254,10 +255,6 @@ def _report_overlap(recipe: Recipe, splits: dict[str, list[Problem]], track: Tra
     if text and not any("overlaps" in record for record in read_records(track.path)):
         rows = [[o.train_id, o.test_id, o.kind, round(o.share, 3)] for o in found]
         track.log("warning" if found else "overlap", 0, text=text, overlaps=rows)
-
-
-def _probe(parts: Parts, prompts: list[np.ndarray], completions: list[np.ndarray]) -> Probe:
-    return Probe(prompts, completions, parts.policy.pad_id, parts.recipe.rl.micro_tokens)
 
 
 def _parts(
@@ -304,88 +301,3 @@ def _sharded_engine(recipe: Recipe, policy: Policy) -> RolloutEngine:
     copy = deepcopy(policy.model).requires_grad_(False).to(policy.model.compute_dtype)
     whole = Policy(copy.to(_device(recipe)), policy.tokenizer, policy.source)
     return CopiedEngine(make_engine(whole, recipe.rollout.max_rows), copy)
-
-
-def _claim(recipe: Recipe, folder: Path, resume: bool) -> Path | None:
-    """Take a run folder: a new one, or one to resume, whose last checkpoint is returned."""
-    written = folder / "recipe.yaml"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if written.exists():
-            _same_run(recipe, folder, resume)
-        elif any(folder.iterdir()) and not resume:
-            raise UserError(
-                f"{folder}: this folder holds other files; choose an empty one with --out"
-            )
-        draft = folder / "recipe.yaml.draft"
-        draft.write_text(dump_recipe(recipe), encoding="utf-8")
-        draft.rename(written)
-    except OSError as error:
-        raise UserError(f"{folder}: cannot write the run folder ({error.strerror})") from None
-    return latest_checkpoint(folder / "checkpoints") if resume else None
-
-
-def _same_run(recipe: Recipe, folder: Path, resume: bool) -> None:
-    if not (folder / "metrics.jsonl").exists():  # it failed before its first step
-        return
-    if not resume:
-        raise UserError(
-            f"{folder}: this folder already holds a run. Continue it with --resume, or choose "
-            "another folder with --out"
-        )
-    before = load_recipe(folder / "recipe.yaml")
-    changed = list(differences(before.model_dump(), recipe.model_dump()))
-    if changed:
-        raise UserError(
-            f"{folder}: cannot resume, the recipe changed: {'; '.join(changed)}. Give the old "
-            "values, or choose another folder with --out"
-        )
-
-
-def _restore(parts: Parts, run: Run, checkpoint: Path) -> None:
-    """Put everything back as it was when the checkpoint was written, and forget what came after."""
-    state, tensors = load_trainer(checkpoint)
-    run.start = run.settled = state["step"]
-    parts.sampler.cursor, parts.policy.version = state["cursor"], state["version"]
-    model = parts.policy.model
-    set_optimizer_state(model, parts.optimizer, tensors["optimizer"])
-    if tensors["irl_optimizer"] is not None:
-        parts.irl_optimizer = make_irl_optimizer(model, parts.recipe.irl, 0.0)  # a phase sets it
-        set_optimizer_state(model, parts.irl_optimizer, tensors["irl_optimizer"])
-    prompts, completions = ([t.numpy() for t in part] for part in tensors["probe"])
-    parts.probe = _probe(parts, prompts, completions)
-    _forget(parts, run)
-
-
-def _forget(parts: Parts, run: Run) -> None:
-    def forget() -> dict[int, Scores]:
-        parts.store.forget_after(run.start)
-        run.track.forget_after(run.start)
-        forget_drafts(run.folder / "checkpoints")
-        return _forget_evals(run, parts.recipe.rl.steps)
-
-    run.scores = parts.ranks.tell(forget)
-
-
-def _forget_evals(run: Run, steps: int) -> dict[int, Scores]:
-    """Validation scores up to the checkpoint are read back; later evaluations are dropped."""
-    scores: dict[int, Scores] = {}
-    known = {r["name"]: r["step"] for r in read_records(run.track.path) if r["kind"] == "eval"}
-    folder = run.folder / "evals"
-    for path in folder.glob("*.json"):
-        if path.stem in known and path.stem.startswith("validation-"):
-            scores[known[path.stem]] = read_scores(json.loads(path.read_text()))
-        elif path.stem not in known:
-            path.unlink()
-            shutil.rmtree(path.with_suffix(""), ignore_errors=True)
-    for path in folder.glob("*/"):
-        # Cut short, so without scores: its samples are of a policy that is no more.
-        if not path.with_name(f"{path.name}.json").exists() and _step(path.name, steps) > run.start:
-            shutil.rmtree(path)
-    return scores
-
-
-def _step(evaluation: str, steps: int) -> int:
-    """The step that an evaluation is of: in its name, as in validation-000100, or else the last."""
-    found = re.search(r"-(\d+)", evaluation)
-    return int(found[1]) if found else steps

@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 from sps import __version__
-from sps.errors import RunFailed, UserError
+from sps.disk import disk_failure
+from sps.errors import RunFailed, Stopped, UserError
 
 app = typer.Typer(
     help="Train reasoning models with RL without losing exploration.",
@@ -77,12 +78,15 @@ def train(
         Path | None, typer.Option(help="The run folder. Default: runs/<name of the recipe>.")
     ] = None,
     resume: Annotated[bool, typer.Option(help="Go on from the last checkpoint.")] = False,
+    stop_after: Annotated[
+        str, typer.Option(help="Save and stop after this time: 25m, 3h, 1h30m.")
+    ] = "",
     overrides: Set = None,
 ) -> None:
     """Train one run: RL phases, and IRL phases between them if the recipe has any."""
     from sps.commands import run_train
 
-    run_train(recipe, out, resume, overrides or [])
+    run_train(recipe, out, resume, overrides or [], stop_after)
 
 
 @app.command()
@@ -263,10 +267,14 @@ def main() -> None:
         _fail(f"error: {error}" if str(error) else "", 2)
     except RunFailed as error:
         _fail(f"failed: {error}" if str(error) else "", 1)
+    except Stopped as stopped:
+        _fail(str(stopped), 0)
     except (KeyboardInterrupt, typer.Abort):
         text = "what has finished is kept, and the same command goes on from there"
         _fail(f"stopped; {text} (sps train with --resume)", _STOPPED)
     except Exception as error:
+        if isinstance(error, OSError) and (said := disk_failure(error)):
+            _fail(f"failed: {said}", 1)
         show = getattr(error, "show", None)  # what typer raises for a bad command line
         if show is None:
             raise

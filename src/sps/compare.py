@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,11 @@ import numpy as np
 
 from sps.algo.passk import mean_interval, paired
 from sps.config import Recipe, differences, load_recipe
-from sps.errors import UserError
+from sps.disk import write_whole
+from sps.errors import Stopped, UserError
 from sps.evaluate.scores import Scores, read_scores
+from sps.lock import release
+from sps.stop import Stop
 from sps.track import read_records
 from sps.types import Sampling
 
@@ -98,23 +101,40 @@ def compare(jobs: list[Job], out: Path, watch: Watch, workers: int | None = None
         cards.put(number % gpus)
     begin = (_take_card, (cards,)) if gpus else (None, ())
     with ProcessPoolExecutor(workers, context, *begin) as pool:
-        pending: dict[Future[Summaries], Job] = {pool.submit(run_job, job): job for job in jobs}
-        while pending:
-            for future in _finished(pending):
-                job = pending.pop(future)
-                try:
-                    found.setdefault(str(job.folder), {}).update(future.result())
-                except BaseException:
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    raise
-                if job.train:  # other uses of a run wait for it, and then for any free worker
-                    later = [replace(job, extras=(extra,), train=False) for extra in job.extras]
-                    pending |= {pool.submit(run_extra, extra): extra for extra in later}
-            watch(jobs, _states(jobs, found), time.time() - began)
+        try:
+            _collect(pool, jobs, found, lambda: watch(jobs, _states(jobs, found), _since(began)))
+        except BaseException as error:
+            if isinstance(error, Stopped):  # the workers save what they do, and end, too
+                for worker in active_children():
+                    worker.terminate()
+            pool.shutdown(wait=isinstance(error, Stopped), cancel_futures=True)
+            raise
     results = summarise(jobs, found)
-    results["wall_seconds"] = time.time() - began
-    _write(out / "results.json", results)
+    results["wall_seconds"] = _since(began)
+    write_whole(out / "results.json", json.dumps(results, indent=1))
     return results
+
+
+def _collect(
+    pool: ProcessPoolExecutor,
+    jobs: list[Job],
+    found: dict[str, Summaries],
+    watch: Callable[[], None],
+) -> None:
+    """Have every job done; what each found goes to `found`."""
+    pending: dict[Future[Summaries], Job] = {pool.submit(run_job, job): job for job in jobs}
+    while pending:
+        for future in _finished(pending):
+            job = pending.pop(future)
+            found.setdefault(str(job.folder), {}).update(future.result())
+            if job.train:  # other uses of a run wait for it, and then for any free worker
+                later = [replace(job, extras=(extra,), train=False) for extra in job.extras]
+                pending |= {pool.submit(run_extra, extra): extra for extra in later}
+        watch()
+
+
+def _since(began: float) -> float:
+    return time.time() - began
 
 
 def run_job(job: Job) -> Summaries:
@@ -129,21 +149,29 @@ def run_job(job: Job) -> Summaries:
     from sps.report.trackers import follow
     from sps.run import measure
 
-    parts, run = open_run(job.recipe, job.folder, resume=(job.folder / "recipe.yaml").exists())
-    if job.train:
-        follow(run.track, job.recipe, f"{job.method} seed {job.recipe.seed}")
-        scores = train(parts, run)
-        if scores is None:
-            raise UserError(
-                f"{job.method}: evaluation.final is off, so there is nothing to compare"
-            )
-        summary = {**scores.summary(), **_seconds(job.folder)}
-    else:
-        n = job.recipe.evaluation.n
-        summary = measure(parts, run, "test-000000", run.test, n, 0).summary()
-    parts.verifier.close()
-    parts.engine.close()
-    _write(written, {job.method: summary})
+    stop = Stop()
+    resume = any((job.folder / name).exists() for name in ("recipe.yaml", "metrics.jsonl"))
+    try:
+        with stop.listening():
+            with stop.window():
+                parts, run = open_run(job.recipe, job.folder, resume)
+            parts.stop = stop
+            if job.train:
+                follow(run.track, job.recipe, f"{job.method} seed {job.recipe.seed}")
+                scores = train(parts, run)
+                if scores is None:
+                    raise UserError(
+                        f"{job.method}: evaluation.final is off, so there is nothing to compare"
+                    )
+                summary = {**scores.summary(), **_seconds(job.folder)}
+            else:
+                n = job.recipe.evaluation.n
+                summary = measure(parts, run, "test-000000", run.test, n, 0).summary()
+        parts.verifier.close()
+        parts.engine.close()
+        write_whole(written, json.dumps({job.method: summary}, indent=1))
+    finally:
+        release(job.folder)
     return {job.method: summary}
 
 
@@ -178,7 +206,7 @@ def run_extra(job: Job) -> Summaries:
         test = task.problems("test")
         scores = evaluate(policy, engine, verifier, task, test, sampling, store)
         verifier.close()
-        _write(written, scores.summary())
+        write_whole(written, json.dumps(scores.summary(), indent=1))
     return {extra.name: json.loads(written.read_text())}
 
 
@@ -203,12 +231,6 @@ def refuse_other(job: Job) -> None:
             f"{job.folder}: it holds a run of another recipe: {'; '.join(changed)}. Choose another "
             "folder with --out, or remove this one"
         )
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps(content, indent=1))
-    draft.rename(path)
 
 
 def summarise(jobs: list[Job], found: dict[str, Summaries]) -> dict[str, Any]:

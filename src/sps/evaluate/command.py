@@ -22,6 +22,7 @@ from sps.evaluate.evaluate import PolicyTexts, collect, missing, regrade
 from sps.evaluate.progress import make_progress
 from sps.evaluate.scores import Scores, count_scores
 from sps.evaluate.tables import markdown, write_results
+from sps.lock import hold, release
 from sps.policy.resolve import resolve_model
 from sps.ranks import ALONE, Ranks
 from sps.rollout import RolloutEngine
@@ -119,6 +120,11 @@ def eval_command(
     }
 
     def take() -> dict[str, Any]:
+        claim(folder, asked, regrade_only)  # refused before anything is made
+        try:
+            hold(folder, "sps eval")
+        except OSError as error:
+            raise UserError(f"{folder}: cannot be written ({error.strerror}); see --out") from None
         claimed = claim(folder, asked, regrade_only)
         for part in parts if regrade_only else ():
             _check_complete(folder, part, settings.n)
@@ -136,6 +142,7 @@ def eval_command(
         return write_results(folder, about, scores, rows)
 
     found = ranks.tell(write)
+    release(folder)
     say(markdown(settings.model, scores))
     files = "results.json, table.md, table.tex, questions.md, */samples.parquet"
     say(f"written to {folder}: {files}")

@@ -82,7 +82,8 @@ def _private_output() -> BinaryIO:
 def main() -> None:
     """Judge until the input ends."""
     settings = json.loads(sys.argv[1])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends us
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)  # for the parent, which then ends us with SIGKILL
     sandbox.die_with(settings["parent"])
     out = _private_output()
     logging.disable(logging.CRITICAL)
