@@ -194,7 +194,7 @@ def make_policy(recipe: Recipe, path: str | None = None, ranks: Ranks = ALONE) -
     # What will be sharded may not fit whole into one GPU.
     place = "cpu" if ranks.sharded else device
     dtype = pick_dtype(model.dtype, device)
-    policy = load_policy(path or str(model.path), gguf, dtype, place)
+    policy = load_policy(path or str(model.path), gguf, dtype, place, model.trust_remote_code)
     compiled = device == "cuda" if model.compile is None else model.compile
     prepare_training(policy.model, model.checkpointing, compiled, model.lora)
     return policy

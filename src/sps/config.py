@@ -44,6 +44,7 @@ class Model(Node):
 
     path: str | None = None  # HF folder, hub id, or a run's checkpoint; None: the embedded policy
     gguf: str | None = None  # file name of a GGUF inside path
+    trust_remote_code: bool = False  # run the code that comes with the model: read it first
     # Of the computation, weights stay in float32; auto: bfloat16 on a GPU, float32 on a CPU.
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
