@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from sps.store.rollouts import SCHEMA, files
+from sps.store.rollouts import SCHEMA, listing, strays
 from sps.track import read_records
 
 _BATCH = 4096
@@ -77,7 +77,7 @@ class RunFolder:
     def rollout_files(self) -> list[Path]:
         """The files that together hold each rollout once."""
         folder = self.folder / "rollouts"
-        return files(folder) if folder.is_dir() else []
+        return [file.path for file in listing(folder)] if folder.is_dir() else []
 
     def samples(self, evaluation: str, columns: list[str]) -> pa.Table:
         """Stored samples of an evaluation."""
@@ -198,6 +198,8 @@ def _say_what_is_not_there(run: RunFolder) -> None:
         run.note("evals/ holds no finished evaluation: no Pass@k")
     elif not run.split("test"):
         run.note("the final evaluation (evals/test.json) is not there")
+    for sentence in strays(run.folder / "rollouts"):
+        run.note(sentence)
     if not run.rollout_files():
         run.note("rollouts/ is empty or not there: no likelihoods, no trajectories")
     if not run.checkpoints():
