@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+_LONGEST = 64 * 2**20  # characters of a line
 Listener = Callable[[dict[str, Any]], None]
 
 
@@ -41,12 +42,20 @@ class Track:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """Every whole record; a line cut short by a crash is left out."""
-    records = []
-    if path.exists():
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                records.append(json.loads(line))
-            except json.JSONDecodeError:
-                continue
-    return records
+    """Every whole record; a line cut short by a crash, or that is none, is left out."""
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
+        # What is longer comes in pieces, which are no records.
+        lines = iter(lambda: file.readline(_LONGEST), "")
+        return [record for line in lines if (record := parse_record(line)) is not None]
+
+
+def parse_record(line: str) -> dict[str, Any] | None:
+    """A line's record: an object with a kind and a step; None for anything else."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    whole = isinstance(record, dict) and isinstance(record.get("kind"), str)
+    return record if whole and type(record.get("step")) is int else None
