@@ -185,7 +185,8 @@ latex = st.lists(
     st.sampled_from(
         [r"\boxed", r"\boxed{", "{", "}", r"\frac", "{1}{2}", r"\text{", "cm", "^", "2", "1,000",
          "%", r"\{", "\\", "$", " ", "and", ",", "=", "12", "7.5", "-", "\n", "A", "answer is",
-         "(", ")", "->", ".", "+", "*", "/", "10", "9" * 50, r"\sqrt{2}", r"\,", "\u2212", "\0", "\ud800"]
+         "(", ")", "->", ".", "+", "*", "/", "10", "9" * 50, r"\sqrt{2}", r"\,", "\u2212", "\0",
+         "\ud800"]
     )
     | st.text(max_size=8),
     max_size=60,
@@ -300,8 +301,10 @@ def test_a_run_in_which_anything_was_changed_is_diagnosed(place, run_folder, dat
     folder = place / "changed"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(run_folder, folder)
-    path = folder / data.draw(st.sampled_from(["metrics.jsonl", "evals/test.json", "recipe.yaml"]))
-    whole = path.read_text()
+    tables = [*folder.glob("rollouts/*.parquet"), *folder.glob("evals/test/*.parquet")]
+    texts = [folder / name for name in ("metrics.jsonl", "evals/test.json", "recipe.yaml")]
+    path = data.draw(st.sampled_from([*texts, *sorted(tables)]))
+    whole = path.read_bytes()
     if path.suffix == ".jsonl":
         records = [json.loads(line) for line in whole.splitlines()]
         for _ in range(data.draw(st.integers(1, 4))):
@@ -313,6 +316,6 @@ def test_a_run_in_which_anything_was_changed_is_diagnosed(place, run_folder, dat
         scores[data.draw(st.sampled_from(sorted(scores)))] = data.draw(trees)
         path.write_text(json.dumps(scores))
     else:
-        path.write_bytes(data.draw(damaged(whole.encode())))
+        path.write_bytes(data.draw(damaged(whole)))
     with in_time():
         json.dumps(diagnose(folder, checkpoints=False))

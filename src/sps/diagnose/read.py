@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sps.reading import parse_yaml, read_json, read_text
+from sps.store.evals import SCHEMA as SAMPLES
 from sps.store.evals import parts
 from sps.store.rollouts import SCHEMA, listing, strays
 from sps.track import read_records
@@ -63,11 +64,12 @@ class RunFolder:
 
     def rollout_batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
         """The rollouts of every file that can be read, a few thousand rows at a time."""
+        schema = pa.schema([SCHEMA.field(c) for c in columns])
         for path in self.rollout_files():
             try:
-                source = pq.ParquetFile(path)
+                source = pq.ParquetFile(path, page_checksum_verification=True)
                 for batch in source.iter_batches(_BATCH, columns=columns):
-                    yield batch.select(columns)
+                    yield batch.select(columns).cast(schema)
             except (OSError, ValueError, KeyError, pa.ArrowException) as error:
                 self.note(f"rollouts/{path.name} cannot be read ({_short(error)})")
 
@@ -87,7 +89,8 @@ class RunFolder:
         tables = []
         for path in parts(self.folder / "evals" / evaluation):
             try:
-                tables.append(pq.read_table(path, columns=columns))
+                table = pq.read_table(path, columns=columns, page_checksum_verification=True)
+                tables.append(table.cast(pa.schema([SAMPLES.field(c) for c in columns])))
             except (OSError, ValueError, KeyError, pa.ArrowException) as error:
                 self.note(f"evals/{evaluation}/{path.name} cannot be read ({_short(error)})")
         return pa.concat_tables(tables) if tables else pa.table({c: [] for c in columns})

@@ -83,7 +83,8 @@ class EvalStore:
     def _write(self, rows: list[dict[str, Any]], name: str) -> None:
         path = self.folder / name
         draft = path.with_suffix(".draft")
-        pq.write_table(pa.Table.from_pylist(rows, SCHEMA), draft, compression="zstd")
+        table = pa.Table.from_pylist(rows, SCHEMA)
+        pq.write_table(table, draft, compression="zstd", write_page_checksum=True)
         draft.rename(path)
 
 
@@ -105,7 +106,8 @@ def strays(folder: Path) -> list[str]:
 def _rows(path: Path) -> list[dict[str, Any]]:
     try:
         # Not with schema=SCHEMA: columns that the file lacks would be filled with nothing.
-        return pq.read_table(path, columns=SCHEMA.names).cast(SCHEMA).to_pylist()
+        table = pq.read_table(path, columns=SCHEMA.names, page_checksum_verification=True)
+        return table.cast(SCHEMA).to_pylist()
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         said = (str(error).strip().splitlines() or [repr(error)])[0][:200]
         raise UserError(

@@ -124,7 +124,9 @@ class RolloutStore:
 
     def _write(self, path: Path, table: pa.Table) -> None:
         draft = path.with_suffix(".draft")
-        pq.write_table(table, draft, row_group_size=_ROW_GROUP, compression="zstd")
+        # With checksums: a bit that flips in a number would be another number to a reader.
+        how = {"compression": "zstd", "write_page_checksum": True}
+        pq.write_table(table, draft, row_group_size=_ROW_GROUP, **how)
         draft.rename(path)
 
 
@@ -225,7 +227,10 @@ def _read(file: File, schema: pa.Schema, keep: pc.Expression) -> pa.Table:
     """Some columns and rows of a file that is needed."""
     try:
         # Not with schema=SCHEMA: columns that the file lacks would be filled with nothing.
-        return pq.read_table(file.path, columns=schema.names, filters=keep).cast(schema)
+        table = pq.read_table(
+            file.path, columns=schema.names, filters=keep, page_checksum_verification=True
+        )
+        return table.cast(schema)
     except (OSError, ValueError, pa.ArrowException) as error:
         said = (str(error).strip().splitlines() or [repr(error)])[0][:200]
         steps = f"step {file.first}" + (f" to {file.last}" if file.last > file.first else "")

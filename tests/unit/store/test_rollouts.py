@@ -236,6 +236,18 @@ def test_a_file_without_the_columns_of_the_store_is_not_filled_up(store):
         store.light(1, 4)
 
 
+def test_a_flipped_bit_is_no_other_number(store):
+    path = store.folder / "step-000002.parquet"
+    whole = bytearray(path.read_bytes())
+    column = pq.ParquetFile(path).metadata.row_group(0).column(8)
+    assert column.path_in_schema == "mean_logprob"
+    end = column.data_page_offset + column.total_compressed_size
+    whole[end - 2] ^= 16  # of the last value
+    path.write_bytes(whole)
+    with pytest.raises(UserError, match=r"step-000002\.parquet: .* cannot be read"):
+        store.light(1, 4)
+
+
 def test_a_phase_opens_its_own_files_alone(store, monkeypatch):
     store.close_phase(1, 2, set())
     opened, read = [], pq.read_table
