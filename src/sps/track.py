@@ -57,5 +57,7 @@ def parse_record(line: str) -> dict[str, Any] | None:
         record = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    whole = isinstance(record, dict) and isinstance(record.get("kind"), str)
-    return record if whole and type(record.get("step")) is int else None
+    if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
+        return None
+    step = record.get("step")
+    return record if type(step) is int and 0 <= step < 10**9 else None

@@ -154,19 +154,28 @@ def _records(run: RunFolder) -> list[dict[str, Any]]:
         return []
     if len(good) < lines:
         run.note(f"metrics.jsonl: {lines - len(good)} of {lines} lines are cut short or damaged")
-    return [_numbers(run, record) for record in good]
+    return [_plain(run, record) for record in good]
 
 
-def _numbers(run: RunFolder, record: dict[str, Any]) -> dict[str, Any]:
-    """A record of a phase without what is no number: curves are drawn of all it holds."""
-    if record["kind"] not in ("rl", "irl", "meter"):
-        return record
+def _plain(run: RunFolder, record: dict[str, Any]) -> dict[str, Any]:
+    """A record without words or numbers that are none: curves are drawn of all that phases hold."""
+    phase = record["kind"] in ("rl", "irl", "meter")
     odd = [
-        k for k, v in record.items() if k not in _WORDS and not isinstance(v, int | float | None)
+        name
+        for name, value in record.items()
+        if (name in _WORDS and not isinstance(value, str))
+        or (name not in _WORDS and (phase or name == "time") and not _is_number(value))
     ]
     if odd:
-        run.note(f"metrics.jsonl: {record['kind']} records hold {odd[0]!r} that is no number")
-    return {key: value for key, value in record.items() if key not in odd}
+        run.note(f"metrics.jsonl: {record['kind']} records hold no usable {odd[0]!r}")
+    return {name: value for name, value in record.items() if name not in odd}
+
+
+def _is_number(value: Any) -> bool:
+    """Or nothing; a whole number of any length is none to a plot."""
+    return (
+        value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
+    )
 
 
 def _evaluations(run: RunFolder) -> list[Evaluation]:
@@ -182,7 +191,7 @@ def _evaluations(run: RunFolder) -> list[Evaluation]:
                 raise ValueError("counts are out of range")
             kinds = {str(kind): int(count) for kind, count in summary.get("kinds", {}).items()}
             means = [summary.get(name) for name in _MEANS]
-            if not all(mean is None or isinstance(mean, int | float) for mean in means):
+            if not all(map(_is_number, means)):
                 raise ValueError("a mean is no number")
         except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             run.note(f"evals/{path.name} cannot be read ({_short(error)})")
