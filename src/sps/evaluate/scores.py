@@ -74,7 +74,7 @@ def read_scores(summary: Any) -> Scores:
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"they are no scores: {type(error).__name__} {error}") from None
     inside = (found.correct_Q >= 0) & (found.correct_Q <= found.n)
-    if not 1 <= found.n <= MOST or not inside.all():
+    if not found.ids or not 1 <= found.n <= MOST or not inside.all():
         raise ValueError("counts are out of range")
     return found
 

@@ -103,7 +103,12 @@ def test_damaged_scores_are_one_sentence_with_the_fix(tmp_path):
     path.write_text(json.dumps(whole))
     assert load_scores(path).summary() == whole
     wrong = [{"n": 0}, {"n": "x"}, {"n": 10**12}, {"per_question": {"a": 3}}, {"kinds": None}]
-    wrong += [{"per_question": [1]}, {"per_question": {"a": None}}, {"mean_logprob": {}}]
+    wrong += [
+        {"per_question": {}},
+        {"per_question": [1]},
+        {"per_question": {"a": None}},
+        {"mean_logprob": {}},
+    ]
     texts = ["{", "[]", "[" * 100_000, json.dumps(whole)[:-9]]
     for text in [*texts, *(json.dumps(whole | part) for part in wrong)]:
         path.write_text(text)
