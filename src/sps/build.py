@@ -12,11 +12,8 @@ import torch
 
 from sps.config import Recipe, Rollouts, load_recipe
 from sps.config_tasks import ChoiceTask, CountdownTask, GymTask, MathTask, check_embedded
-from sps.data.benchmarks import load_benchmark
-from sps.data.load import Columns, load_problems
-from sps.data.overlap import Overlap, find_overlaps, summary
+from sps.data.duplicates import Duplicate, describe
 from sps.data.sampler import Sampler
-from sps.data.subset import hold_out
 from sps.errors import UserError
 from sps.health import Health
 from sps.phases import Parts
@@ -40,9 +37,10 @@ from sps.rollout import RolloutEngine, fused
 from sps.rollout.copied import CopiedEngine
 from sps.rollout.native import NativeEngine
 from sps.run import Run
+from sps.splits import check_overlap, make_splits
 from sps.store.rollouts import RolloutStore
 from sps.tasks import Task
-from sps.tasks.choice import Choice, labelled
+from sps.tasks.choice import Choice
 from sps.tasks.countdown import Countdown
 from sps.tasks.gym import Gym
 from sps.tasks.math import Mathematics
@@ -68,7 +66,7 @@ def open_run(
     checkpoint, damaged = ranks.tell(lambda: claim(recipe, folder, resume))
     if not (folder / "recipe.yaml").exists():
         raise UserError(f"{folder}: rank {ranks.rank} does not see it; use storage all nodes share")
-    task = make_task(recipe)
+    task, dropped = _make_task(recipe)
     splits = {split: task.problems(split) for split in ("train", "validation", "test")}
     adapted = recipe.model.lora is not None  # a checkpoint then holds the adapters alone
     policy = make_policy(recipe, str(checkpoint) if checkpoint and not adapted else None, ranks)
@@ -84,7 +82,7 @@ def open_run(
     else:
         if resume:  # killed before its first checkpoint
             forget(parts, run)
-        ranks.tell(lambda: _report_overlap(recipe, splits, track))
+        ranks.tell(lambda: _report_data(recipe, splits, dropped, track))
         parts.probe = make_probe(parts, splits["validation"])
     ranks.tell(track.path.touch)  # from now on the folder holds a run
     if damaged:
@@ -102,16 +100,22 @@ def use_threads(recipe: Recipe, model: Any = None) -> None:
 
 def make_task(recipe: Recipe) -> Task:
     """The task a recipe names, with its data."""
+    return _make_task(recipe)[0]
+
+
+def _make_task(recipe: Recipe) -> tuple[Task, list[Duplicate]]:
+    """The task, and the questions that were left out of its data."""
     t = recipe.task
     if isinstance(t, CountdownTask):
-        return make_countdown(t)
+        return make_countdown(t), []
     if isinstance(t, GymTask):
         sizes = {"train": t.train, "validation": t.validation, "test": t.test}
-        return Gym(t.name, sizes, t.seed, t.settings, t.template, t.cut, t.unsafe)
-    splits = _splits(t)
+        return Gym(t.name, sizes, t.seed, t.settings, t.template, t.cut, t.unsafe), []
+    splits, dropped = make_splits(t)
     if isinstance(t, ChoiceTask):
-        return Choice(splits, t.template, t.instruction or LETTER, t.cut)
-    return Mathematics(splits, t.template, t.instruction or BOXED, t.cut, t.time_limit)
+        return Choice(splits, t.template, t.instruction or LETTER, t.cut), dropped
+    task = Mathematics(splits, t.template, t.instruction or BOXED, t.cut, t.time_limit)
+    return task, dropped
 
 
 def make_countdown(t: CountdownTask) -> Countdown:
@@ -133,42 +137,6 @@ def make_verifier(recipe: Recipe, task: Task) -> Verifier:
         options = {"task": t.name, "settings": t.settings, "cut": t.cut, "unsafe": pool["fresh"]}
         return VerifierPool("sps.tasks.gym:make_judge", options, **pool)
     return InlineVerifier(task.judge)
-
-
-def _splits(t: MathTask | ChoiceTask) -> dict[str, list[Problem]]:
-    """Training questions, some of them held out, and the benchmarks as the test set."""
-    columns = Columns(t.columns.question, t.columns.answer, t.columns.id)
-    rows = load_problems(t.data, columns, split=t.split, config=t.config)
-    if isinstance(t, ChoiceTask):
-        rows = labelled(rows, f"task.data: {t.data}")
-    benchmarks = {name: _benchmark(name, t) for name in t.benchmarks}
-    if benchmarks and t.overlap == "drop":
-        shared = {o.train_id for o in find_overlaps(rows, benchmarks)}
-        rows = [row for row in rows if row.id not in shared]
-    held = {"validation": t.validation} | ({} if benchmarks else {"test": t.test})
-    splits = hold_out(rows, held, t.subset, t.seed)
-    if benchmarks:
-        splits["test"] = [problem for problems in benchmarks.values() for problem in problems]
-    return splits
-
-
-def _benchmark(name: str, t: MathTask | ChoiceTask) -> list[Problem]:
-    problems = load_benchmark(name, t.data_dir)[: t.limit]
-    if isinstance(t, ChoiceTask) and t.data_dir:  # the hub's rows are labelled as they are read
-        return labelled(problems, f"task.data_dir: benchmark {name}")
-    return problems
-
-
-def check_overlap(recipe: Recipe, splits: dict[str, list[Problem]]) -> tuple[list[Overlap], str]:
-    """Training and validation questions that occur in the benchmarks, and a sentence on them."""
-    t = recipe.task
-    if not isinstance(t, MathTask | ChoiceTask) or not t.benchmarks or t.overlap == "off":
-        return [], ""
-    benchmarks: dict[str, list[Problem]] = {name: [] for name in t.benchmarks}
-    for problem in splits["test"]:
-        benchmarks[problem.id.partition("/")[0]].append(problem)
-    found = find_overlaps(splits["train"] + splits["validation"], benchmarks)
-    return found, summary(found, benchmarks)
 
 
 def settle_dtype(recipe: Recipe, folder: Path) -> Recipe:
@@ -194,7 +162,7 @@ def make_policy(recipe: Recipe, path: str | None = None, ranks: Ranks = ALONE) -
     # What will be sharded may not fit whole into one GPU.
     place = "cpu" if ranks.sharded else device
     dtype = pick_dtype(model.dtype, device)
-    policy = load_policy(path or str(model.path), gguf, dtype, place)
+    policy = load_policy(path or str(model.path), gguf, dtype, place, model.trust_remote_code)
     compiled = device == "cuda" if model.compile is None else model.compile
     prepare_training(policy.model, model.checkpointing, compiled, model.lora)
     return policy
@@ -250,9 +218,16 @@ def make_probe(parts: Parts, problems: list) -> Probe:
     return make_probe_of(parts, prompts, [c.ids for c in drawn])
 
 
-def _report_overlap(recipe: Recipe, splits: dict[str, list[Problem]], track: Track) -> None:
+def _report_data(
+    recipe: Recipe, splits: dict[str, list[Problem]], dropped: list[Duplicate], track: Track
+) -> None:
+    """Put on record, once a run, what was left out of the data and what leaks from it."""
+    said = {key for record in read_records(track.path) for key in record}
+    if dropped and "duplicates" not in said:
+        text = describe(dropped, getattr(recipe.task, "data", ""))
+        track.log("warning", 0, text=text, duplicates=[d.row() for d in dropped])
     found, text = check_overlap(recipe, splits)
-    if text and not any("overlaps" in record for record in read_records(track.path)):
+    if text and "overlaps" not in said:
         rows = [[o.train_id, o.test_id, o.kind, round(o.share, 3)] for o in found]
         track.log("warning" if found else "overlap", 0, text=text, overlaps=rows)
 

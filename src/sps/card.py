@@ -20,7 +20,7 @@ from sps import __version__
 from sps.config import Recipe
 from sps.config_tasks import Node
 from sps.disk import write_whole
-from sps.evaluate.scores import Scores, read_scores
+from sps.evaluate.scores import Scores, load_scores
 from sps.evaluate.tables import shown_ks
 from sps.phases import Parts
 from sps.policy.load import Policy
@@ -235,7 +235,7 @@ def _passk(recipe: Recipe, folder: Path, step: int, selected: bool) -> Iterator[
 
 def _scores(folder: Path, name: str) -> Scores | None:
     path = folder / "evals" / f"{name}.json"
-    return read_scores(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+    return load_scores(path) if path.exists() else None
 
 
 def _by_benchmark(scores: Scores, names: tuple[str, ...]) -> dict[str, Scores]:

@@ -27,6 +27,9 @@ _STOPPED = 130  # what shells expect of a program that Ctrl-C ended
 Set = Annotated[
     list[str] | None, typer.Option("--set", help="Override a key: --set rl.lr=1e-6. Repeatable.")
 ]
+Trust = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
+]
 
 
 class Device(StrEnum):
@@ -133,9 +136,7 @@ def evaluate(
     max_new_tokens: Annotated[int, typer.Option(min=1)] = 4096,
     seed: Annotated[int, typer.Option()] = 0,
     template: Annotated[str, typer.Option(help="chat, qwen_boxed, r1 or plain.")] = "chat",
-    instruction: Annotated[
-        str | None, typer.Option(help="Another sentence than the usual one about the box.")
-    ] = None,
+    instruction: Annotated[str | None, typer.Option(help="Instead of the usual sentence.")] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first questions of each.")] = None,
     max_rows: Annotated[
         int, typer.Option(min=0, help="Sequences decoded at once; 0: 64 on a CPU, 1024 on a GPU.")
@@ -150,6 +151,7 @@ def evaluate(
     api_key_env: Annotated[str, typer.Option(help="Variable with its key.")] = "OPENAI_API_KEY",
     gguf: Annotated[str | None, typer.Option(help="The .gguf file inside the folder.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests to the endpoint.")] = 16,
+    trust_remote_code: Trust = False,
     regrade: Annotated[
         bool, typer.Option("--regrade", help="Judge the stored texts again; draw nothing.")
     ] = False,
@@ -170,7 +172,7 @@ def evaluate(
         {
             "data_dir": data_dir, "device": device, "max_rows": max_rows, "workers": workers,
             "concurrency": concurrency, "time_limit": time_limit, "cut": cut, "unsafe": unsafe,
-            "retries": retries, "api_key_env": api_key_env,
+            "retries": retries, "api_key_env": api_key_env, "trust_remote_code": trust_remote_code,
         }, bench, out, regrade, compare_with,
     )  # fmt: skip
 

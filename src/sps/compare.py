@@ -26,8 +26,9 @@ from sps.disk import write_whole
 from sps.errors import Stopped, UserError
 from sps.evaluate.scores import Scores, read_scores
 from sps.lock import release
+from sps.reading import read_json
 from sps.stop import Stop
-from sps.track import read_records
+from sps.track import parse_record, read_records
 from sps.types import Sampling
 
 Summaries = dict[str, dict[str, Any]]  # method name -> summary of its test scores
@@ -142,7 +143,7 @@ def run_job(job: Job) -> Summaries:
     written = job.folder / "result.json"
     if written.exists():
         refuse_other(job)
-        return json.loads(written.read_text())
+        return _written(written)
     # Imported here: the parent process never needs torch.
     from sps.build import open_run
     from sps.loop import train
@@ -207,7 +208,7 @@ def run_extra(job: Job) -> Summaries:
         scores = evaluate(policy, engine, verifier, task, test, sampling, store)
         verifier.close()
         write_whole(written, json.dumps(scores.summary(), indent=1))
-    return {extra.name: json.loads(written.read_text())}
+    return {extra.name: _written(written)}
 
 
 # What the scores of an untrained policy depend on.
@@ -294,6 +295,16 @@ def _pair(a: str, b: str, a_scores: list[Scores], b_scores: list[Scores]) -> lis
     return rows
 
 
+def _written(path: Path) -> Any:
+    """Scores that an earlier comparison left."""
+    try:
+        return read_json(path)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path} cannot be read ({error}); remove it, and its scores are made again"
+        ) from None
+
+
 def _stack(scores: list[Scores], k: int) -> np.ndarray:
     return np.stack([s.per_question(k) for s in scores])
 
@@ -357,11 +368,5 @@ def _last_record(path: Path) -> dict[str, Any] | None:
             lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return None
-    for line in reversed(lines):
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if isinstance(record, dict):
-            return record
-    return None
+    found = (record for line in reversed(lines) if (record := parse_record(line)) is not None)
+    return next(found, None)

@@ -21,7 +21,7 @@ Cut = Literal["zero", "judge"]
 class Node(BaseModel):
     """A branch of the tree: frozen, and closed to unknown keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class CountdownTask(Node):

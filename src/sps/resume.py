@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 from sps.config import Recipe, differences, dump_recipe, load_recipe
 from sps.disk import write_whole
 from sps.errors import UserError
-from sps.evaluate.scores import Scores, read_scores
+from sps.evaluate.scores import Scores, load_scores
 from sps.lock import LOCK, hold
 from sps.phases import Parts
 from sps.phases.irl import make_irl_optimizer
@@ -147,7 +146,7 @@ def _forget_evals(run: Run, steps: int) -> dict[int, Scores]:
     folder = run.folder / "evals"
     for path in folder.glob("*.json"):
         if path.stem in known and path.stem.startswith("validation-"):
-            scores[known[path.stem]] = read_scores(json.loads(path.read_text()))
+            scores[known[path.stem]] = load_scores(path)
         elif path.stem not in known:
             path.unlink()
     for path in folder.glob("*/"):

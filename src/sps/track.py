@@ -10,6 +10,7 @@ from typing import Any
 
 from sps.disk import write_whole
 
+_LONGEST = 64 * 2**20  # characters of a line
 Listener = Callable[[dict[str, Any]], None]
 
 
@@ -45,21 +46,32 @@ def _of_an_end(record: dict[str, Any]) -> bool:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """Every whole record; a line cut short by a crash is left out."""
+    """Every whole record; a line cut short by a crash, or that is none, is left out."""
     return _parse(path)[0]
 
 
 def _parse(path: Path) -> tuple[list[dict[str, Any]], int]:
     """Whole records, and how many lines before the last are none."""
+    if not path.is_file():
+        return [], 0
     records, torn = [], 0
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else []
-    for number, line in enumerate(lines, 1):
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError:
-            record = None
-        if isinstance(record, dict) and {"kind", "step"} <= record.keys():
-            records.append(record)
-        else:
-            torn += number < len(lines)
+    with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
+        # What is longer comes in pieces, which are no records.
+        for line in iter(lambda: file.readline(_LONGEST), ""):
+            if (record := parse_record(line)) is not None:
+                records.append(record)
+            else:
+                torn += line.endswith("\n")
     return records, torn
+
+
+def parse_record(line: str) -> dict[str, Any] | None:
+    """A line's record: an object with a kind and a step; None for anything else."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
+        return None
+    step = record.get("step")
+    return record if type(step) is int and 0 <= step < 10**9 else None

@@ -80,6 +80,7 @@ class Machinery:
     retries: int = 6
     api_key_env: str = "OPENAI_API_KEY"
     engine: EngineOf | None = None  # policy, rows at once -> engine; None: the plain native one
+    trust_remote_code: bool = False  # run the code that comes with the model
     ranks: Ranks = ALONE  # each draws and judges its share
 
 
@@ -305,7 +306,8 @@ def make_texts(settings: EvalSettings, machinery: Machinery) -> TextEngine:
     from sps.rollout.native import NativeEngine
 
     device = pick_device(machinery.device)
-    policy = load_policy(settings.model, settings.gguf, settings.dtype, device)
+    trust = machinery.trust_remote_code
+    policy = load_policy(settings.model, settings.gguf, settings.dtype, device, trust)
     torch.set_num_threads(best_threads(policy.model))
     rows = machinery.max_rows or (64 if policy.model.device.type == "cpu" else 1024)
     if machinery.engine:
@@ -353,8 +355,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out")
     parser.add_argument("--compare", nargs=2, metavar=("A", "B"))
     parser.add_argument("--regrade", action="store_true")
+    parser.add_argument("--trust-remote-code", action="store_true")
     kinds = {"int": int, "float": float, "int | None": int}
-    tables = {EvalSettings: ("model",), Machinery: ("engine", "ranks")}
+    flags = ("engine", "ranks", "trust_remote_code")
+    tables = {EvalSettings: ("model",), Machinery: flags}
     for table, left_out in tables.items():
         for key in (f for f in fields(table) if f.name not in left_out):
             flag = f"--{key.name.replace('_', '-')}"
@@ -373,7 +377,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             compare_command(*given.compare, say=say)
         else:
             settings = build(EvalSettings, ("model",), model=given.model)
-            machinery = build(Machinery, ("engine", "ranks"))
+            machinery = build(Machinery, flags, trust_remote_code=given.trust_remote_code)
             eval_command(
                 settings,
                 given.bench,
