@@ -11,6 +11,7 @@ from __future__ import annotations
 from sps.card import rewrite_card
 from sps.errors import Stopped
 from sps.evaluate.scores import Scores
+from sps.lock import release
 from sps.phases import Parts
 from sps.phases.irl import irl_every, irl_phase, own_lr, phase_start
 from sps.phases.rl import rl_phase
@@ -30,6 +31,8 @@ def train(parts: Parts, run: Run) -> Scores | None:
         stop_here(parts, run, parts.stop.asked or str(asked))
     except Exception as error:
         explain(parts, run, error)
+    finally:
+        release(run.folder)
 
 
 def _train(parts: Parts, run: Run) -> Scores | None:

@@ -33,7 +33,7 @@ from sps.errors import UserError
 from sps.evaluate.scores import load_scores
 from sps.store.evals import EvalStore
 from sps.store.rollouts import SCHEMA, RolloutStore
-from sps.tasks import answers, choice, countdown, numbers
+from sps.tasks import answers, choice, countdown, notation, numbers, units
 from sps.track import read_records
 from sps.types import KINDS, Problem, Rollout, Verdict
 
@@ -202,11 +202,12 @@ def test_any_text_has_an_answer_or_none(text, times):
             assert isinstance(read(text), list)
         if answers.boxes(text):
             assert isinstance(answers.stated_after_boxes(text), str)
-        for tidy in (answers.tidy, answers.tidy_answer, answers.words):
+        for tidy in (answers.stated, notation.clean, notation.parsable, notation.squeeze):
             assert isinstance(tidy(text), str)
-        for look in (answers.is_bare, answers.is_number, answers.text_inside, answers.balanced):
-            assert look(text) in (True, False)
-        answers.numeral(text), answers.without_percent(text), answers.unit(text)
+        assert isinstance(answers.prose(text).text, str)
+        assert answers.is_bare(text) in (True, False)
+        answers.after_thinking(text), notation.numeral(text), notation.words(text)
+        notation.without_percent(text), units.split(text), units.with_letter(text)
         assert answers.nesting(text) >= 0
         numbers.exact(text)
 
