@@ -277,6 +277,8 @@ def _method(scores: list[Scores], summaries: list[dict[str, Any]]) -> dict[str, 
         "seeds": len(scores),
         "n": scores[0].n,
         "questions": len(scores[0].ids),
+        # Right samples of each question, a line a seed: what any interval can be made of again.
+        "correct": [" ".join(map(str, s.correct_Q.tolist())) for s in scores],
         "rl_seconds": float(np.mean([s.get("rl_seconds", 0.0) for s in summaries])),
         "irl_seconds": float(np.mean([s.get("irl_seconds", 0.0) for s in summaries])),
         "greedy_logprob": float(np.mean(greedy)) if greedy else None,
