@@ -3,7 +3,7 @@
 import importlib
 import sys
 
-CPU = ["engine", "rl_step", "verify"]
+CPU = ["engine", "rl_step", "store", "verify"]
 
 for name in sys.argv[1:] or CPU:
     importlib.import_module(f"bench.{name}").main()

@@ -199,6 +199,22 @@ DAMAGE = {
         (f / "metrics.jsonl").read_bytes()[:-20]
     ),
     "metrics are other JSON": lambda f: (f / "metrics.jsonl").write_text('3\n{"a": 1}\nnull\n'),
+    "metrics are deep and wrong": lambda f: (f / "metrics.jsonl").write_text(
+        '{"kind": "rl", "step": 1, "reward": "x", "seconds/update": [1]}\n'
+        '{"kind": "rl", "step": true}\n{"kind": "eval", "step": 1}\n'
+        '{"kind": "warning", "step": 1}\n' + "[" * 100_000 + "\n" + "1" * 5000
+    ),
+    "recipe is a bomb": lambda f: (f / "recipe.yaml").write_text(
+        "a: &a [1]\n" + "".join(f"b{i}: &a [*a, *a, *a, *a]\n" for i in range(40))
+    ),
+    "scores deep": lambda f: (f / "evals" / "test.json").write_text("[" * 100_000),
+    "scores wrong": lambda f: (f / "evals" / "test.json").write_text(
+        '{"n": 4, "per_question": {"a": 1}, "kinds": [1], "mean_length": "x", "greedy_logprob": {}}'
+    ),
+    "stray files": lambda f: [
+        (f / place).write_bytes(b"?")
+        for place in ("rollouts/a.parquet", "evals/test/part-a.parquet", "evals/a.json", "evals/b")
+    ],
     "rollouts cut short": lambda f: next(f.glob("rollouts/*.parquet")).write_bytes(b"PAR1 oh"),
     "rollouts gone": lambda f: shutil.rmtree(f / "rollouts"),
     "scores damaged": lambda f: (f / "evals" / "test.json").write_text('{"n": 4'),

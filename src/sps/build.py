@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
-import shutil
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -13,19 +10,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from sps.config import Recipe, Rollouts, differences, dump_recipe, load_recipe
+from sps.config import Recipe, Rollouts, load_recipe
 from sps.config_tasks import ChoiceTask, CountdownTask, GymTask, MathTask, check_embedded
-from sps.data.benchmarks import load_benchmark
-from sps.data.load import Columns, load_problems
-from sps.data.overlap import Overlap, find_overlaps, summary
+from sps.data.duplicates import Duplicate, describe
 from sps.data.sampler import Sampler
-from sps.data.subset import hold_out
 from sps.errors import UserError
-from sps.evaluate.scores import Scores, read_scores
+from sps.health import Health
 from sps.phases import Parts
-from sps.phases.irl import make_irl_optimizer
+from sps.phases.irl import irl_every
 from sps.policy import tiny
-from sps.policy.checkpoint import forget_drafts, latest_checkpoint, load_trainer, load_weights
+from sps.policy.checkpoint import load_weights
 from sps.policy.load import (
     Policy,
     best_threads,
@@ -35,16 +29,18 @@ from sps.policy.load import (
     prepare_training,
 )
 from sps.policy.meter import Probe
-from sps.policy.shard import set_optimizer_state, shard
+from sps.policy.shard import shard
 from sps.policy.update import Budget, make_optimizer
 from sps.ranks import ALONE, Ranks
+from sps.resume import claim, forget, make_probe_of, restore
 from sps.rollout import RolloutEngine, fused
 from sps.rollout.copied import CopiedEngine
 from sps.rollout.native import NativeEngine
 from sps.run import Run
+from sps.splits import check_overlap, make_splits
 from sps.store.rollouts import RolloutStore
 from sps.tasks import Task
-from sps.tasks.choice import Choice, labelled
+from sps.tasks.choice import Choice
 from sps.tasks.countdown import Countdown
 from sps.tasks.gym import Gym
 from sps.tasks.math import Mathematics
@@ -67,10 +63,10 @@ def open_run(
     """Everything a run needs, new or resumed; bad input fails here, before any work."""
     use_threads(recipe)
     recipe = settle_dtype(recipe, folder)
-    checkpoint = ranks.tell(lambda: _claim(recipe, folder, resume))
+    checkpoint, damaged = ranks.tell(lambda: claim(recipe, folder, resume))
     if not (folder / "recipe.yaml").exists():
         raise UserError(f"{folder}: rank {ranks.rank} does not see it; use storage all nodes share")
-    task = make_task(recipe)
+    task, dropped = _make_task(recipe)
     splits = {split: task.problems(split) for split in ("train", "validation", "test")}
     adapted = recipe.model.lora is not None  # a checkpoint then holds the adapters alone
     policy = make_policy(recipe, str(checkpoint) if checkpoint and not adapted else None, ranks)
@@ -80,14 +76,17 @@ def open_run(
     parts = _parts(recipe, folder, policy, task, splits["train"], ranks)
     track = Track(folder / "metrics.jsonl", listeners, silent=not ranks.main)
     run = Run(folder, track, splits["validation"], splits["test"])
+    run.health = Health(irl_every(parts))
     if checkpoint:
-        _restore(parts, run, checkpoint)
+        restore(parts, run, checkpoint)
     else:
         if resume:  # killed before its first checkpoint
-            _forget(parts, run)
-        ranks.tell(lambda: _report_overlap(recipe, splits, track))
+            forget(parts, run)
+        ranks.tell(lambda: _report_data(recipe, splits, dropped, track))
         parts.probe = make_probe(parts, splits["validation"])
     ranks.tell(track.path.touch)  # from now on the folder holds a run
+    if damaged:
+        track.log("warning", run.start, text=damaged)
     return parts, run
 
 
@@ -101,16 +100,22 @@ def use_threads(recipe: Recipe, model: Any = None) -> None:
 
 def make_task(recipe: Recipe) -> Task:
     """The task a recipe names, with its data."""
+    return _make_task(recipe)[0]
+
+
+def _make_task(recipe: Recipe) -> tuple[Task, list[Duplicate]]:
+    """The task, and the questions that were left out of its data."""
     t = recipe.task
     if isinstance(t, CountdownTask):
-        return make_countdown(t)
+        return make_countdown(t), []
     if isinstance(t, GymTask):
         sizes = {"train": t.train, "validation": t.validation, "test": t.test}
-        return Gym(t.name, sizes, t.seed, t.settings, t.template, t.cut)
-    splits = _splits(t)
+        return Gym(t.name, sizes, t.seed, t.settings, t.template, t.cut, t.unsafe), []
+    splits, dropped = make_splits(t)
     if isinstance(t, ChoiceTask):
-        return Choice(splits, t.template, t.instruction or LETTER, t.cut)
-    return Mathematics(splits, t.template, t.instruction or BOXED, t.cut, t.time_limit)
+        return Choice(splits, t.template, t.instruction or LETTER, t.cut), dropped
+    task = Mathematics(splits, t.template, t.instruction or BOXED, t.cut, t.time_limit)
+    return task, dropped
 
 
 def make_countdown(t: CountdownTask) -> Countdown:
@@ -128,47 +133,10 @@ def make_verifier(recipe: Recipe, task: Task) -> Verifier:
             "sps.tasks.math:make_judge", options, workers=t.workers, time_limit=t.time_limit
         )
     if isinstance(t, GymTask):
-        options = {"task": t.name, "settings": t.settings, "cut": t.cut}
-        return VerifierPool(
-            "sps.tasks.gym:make_judge", options, workers=t.workers, time_limit=t.time_limit
-        )
+        pool = {"workers": t.workers, "time_limit": t.time_limit, "fresh": t.name in t.unsafe}
+        options = {"task": t.name, "settings": t.settings, "cut": t.cut, "unsafe": pool["fresh"]}
+        return VerifierPool("sps.tasks.gym:make_judge", options, **pool)
     return InlineVerifier(task.judge)
-
-
-def _splits(t: MathTask | ChoiceTask) -> dict[str, list[Problem]]:
-    """Training questions, some of them held out, and the benchmarks as the test set."""
-    columns = Columns(t.columns.question, t.columns.answer, t.columns.id)
-    rows = load_problems(t.data, columns, split=t.split, config=t.config)
-    if isinstance(t, ChoiceTask):
-        rows = labelled(rows, f"task.data: {t.data}")
-    benchmarks = {name: _benchmark(name, t) for name in t.benchmarks}
-    if benchmarks and t.overlap == "drop":
-        shared = {o.train_id for o in find_overlaps(rows, benchmarks)}
-        rows = [row for row in rows if row.id not in shared]
-    held = {"validation": t.validation} | ({} if benchmarks else {"test": t.test})
-    splits = hold_out(rows, held, t.subset, t.seed)
-    if benchmarks:
-        splits["test"] = [problem for problems in benchmarks.values() for problem in problems]
-    return splits
-
-
-def _benchmark(name: str, t: MathTask | ChoiceTask) -> list[Problem]:
-    problems = load_benchmark(name, t.data_dir)[: t.limit]
-    if isinstance(t, ChoiceTask) and t.data_dir:  # the hub's rows are labelled as they are read
-        return labelled(problems, f"task.data_dir: benchmark {name}")
-    return problems
-
-
-def check_overlap(recipe: Recipe, splits: dict[str, list[Problem]]) -> tuple[list[Overlap], str]:
-    """Training and validation questions that occur in the benchmarks, and a sentence on them."""
-    t = recipe.task
-    if not isinstance(t, MathTask | ChoiceTask) or not t.benchmarks or t.overlap == "off":
-        return [], ""
-    benchmarks: dict[str, list[Problem]] = {name: [] for name in t.benchmarks}
-    for problem in splits["test"]:
-        benchmarks[problem.id.partition("/")[0]].append(problem)
-    found = find_overlaps(splits["train"] + splits["validation"], benchmarks)
-    return found, summary(found, benchmarks)
 
 
 def settle_dtype(recipe: Recipe, folder: Path) -> Recipe:
@@ -194,7 +162,7 @@ def make_policy(recipe: Recipe, path: str | None = None, ranks: Ranks = ALONE) -
     # What will be sharded may not fit whole into one GPU.
     place = "cpu" if ranks.sharded else device
     dtype = pick_dtype(model.dtype, device)
-    policy = load_policy(path or str(model.path), gguf, dtype, place)
+    policy = load_policy(path or str(model.path), gguf, dtype, place, model.trust_remote_code)
     compiled = device == "cuda" if model.compile is None else model.compile
     prepare_training(policy.model, model.checkpointing, compiled, model.lora)
     return policy
@@ -247,18 +215,21 @@ def make_probe(parts: Parts, problems: list) -> Probe:
     own = [*parts.engine.generate(requests, sampling)]  # on every rank; the first one's count
     drawn = sorted(parts.ranks.tell(lambda: own), key=lambda c: (c.index, c.sample))
     prompts = [np.array(requests[c.index].prompt_ids) for c in drawn]
-    return _probe(parts, prompts, [c.ids for c in drawn])
+    return make_probe_of(parts, prompts, [c.ids for c in drawn])
 
 
-def _report_overlap(recipe: Recipe, splits: dict[str, list[Problem]], track: Track) -> None:
+def _report_data(
+    recipe: Recipe, splits: dict[str, list[Problem]], dropped: list[Duplicate], track: Track
+) -> None:
+    """Put on record, once a run, what was left out of the data and what leaks from it."""
+    said = {key for record in read_records(track.path) for key in record}
+    if dropped and "duplicates" not in said:
+        text = describe(dropped, getattr(recipe.task, "data", ""))
+        track.log("warning", 0, text=text, duplicates=[d.row() for d in dropped])
     found, text = check_overlap(recipe, splits)
-    if text and not any("overlaps" in record for record in read_records(track.path)):
+    if text and "overlaps" not in said:
         rows = [[o.train_id, o.test_id, o.kind, round(o.share, 3)] for o in found]
         track.log("warning" if found else "overlap", 0, text=text, overlaps=rows)
-
-
-def _probe(parts: Parts, prompts: list[np.ndarray], completions: list[np.ndarray]) -> Probe:
-    return Probe(prompts, completions, parts.policy.pad_id, parts.recipe.rl.micro_tokens)
 
 
 def _parts(
@@ -305,88 +276,3 @@ def _sharded_engine(recipe: Recipe, policy: Policy) -> RolloutEngine:
     copy = deepcopy(policy.model).requires_grad_(False).to(policy.model.compute_dtype)
     whole = Policy(copy.to(_device(recipe)), policy.tokenizer, policy.source)
     return CopiedEngine(make_engine(whole, recipe.rollout.max_rows), copy)
-
-
-def _claim(recipe: Recipe, folder: Path, resume: bool) -> Path | None:
-    """Take a run folder: a new one, or one to resume, whose last checkpoint is returned."""
-    written = folder / "recipe.yaml"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if written.exists():
-            _same_run(recipe, folder, resume)
-        elif any(folder.iterdir()) and not resume:
-            raise UserError(
-                f"{folder}: this folder holds other files; choose an empty one with --out"
-            )
-        draft = folder / "recipe.yaml.draft"
-        draft.write_text(dump_recipe(recipe), encoding="utf-8")
-        draft.rename(written)
-    except OSError as error:
-        raise UserError(f"{folder}: cannot write the run folder ({error.strerror})") from None
-    return latest_checkpoint(folder / "checkpoints") if resume else None
-
-
-def _same_run(recipe: Recipe, folder: Path, resume: bool) -> None:
-    if not (folder / "metrics.jsonl").exists():  # it failed before its first step
-        return
-    if not resume:
-        raise UserError(
-            f"{folder}: this folder already holds a run. Continue it with --resume, or choose "
-            "another folder with --out"
-        )
-    before = load_recipe(folder / "recipe.yaml")
-    changed = list(differences(before.model_dump(), recipe.model_dump()))
-    if changed:
-        raise UserError(
-            f"{folder}: cannot resume, the recipe changed: {'; '.join(changed)}. Give the old "
-            "values, or choose another folder with --out"
-        )
-
-
-def _restore(parts: Parts, run: Run, checkpoint: Path) -> None:
-    """Put everything back as it was when the checkpoint was written, and forget what came after."""
-    state, tensors = load_trainer(checkpoint)
-    run.start = run.settled = state["step"]
-    parts.sampler.cursor, parts.policy.version = state["cursor"], state["version"]
-    model = parts.policy.model
-    set_optimizer_state(model, parts.optimizer, tensors["optimizer"])
-    if tensors["irl_optimizer"] is not None:
-        parts.irl_optimizer = make_irl_optimizer(model, parts.recipe.irl, 0.0)  # a phase sets it
-        set_optimizer_state(model, parts.irl_optimizer, tensors["irl_optimizer"])
-    prompts, completions = ([t.numpy() for t in part] for part in tensors["probe"])
-    parts.probe = _probe(parts, prompts, completions)
-    _forget(parts, run)
-
-
-def _forget(parts: Parts, run: Run) -> None:
-    def forget() -> dict[int, Scores]:
-        parts.store.forget_after(run.start)
-        run.track.forget_after(run.start)
-        forget_drafts(run.folder / "checkpoints")
-        return _forget_evals(run, parts.recipe.rl.steps)
-
-    run.scores = parts.ranks.tell(forget)
-
-
-def _forget_evals(run: Run, steps: int) -> dict[int, Scores]:
-    """Validation scores up to the checkpoint are read back; later evaluations are dropped."""
-    scores: dict[int, Scores] = {}
-    known = {r["name"]: r["step"] for r in read_records(run.track.path) if r["kind"] == "eval"}
-    folder = run.folder / "evals"
-    for path in folder.glob("*.json"):
-        if path.stem in known and path.stem.startswith("validation-"):
-            scores[known[path.stem]] = read_scores(json.loads(path.read_text()))
-        elif path.stem not in known:
-            path.unlink()
-            shutil.rmtree(path.with_suffix(""), ignore_errors=True)
-    for path in folder.glob("*/"):
-        # Cut short, so without scores: its samples are of a policy that is no more.
-        if not path.with_name(f"{path.name}.json").exists() and _step(path.name, steps) > run.start:
-            shutil.rmtree(path)
-    return scores
-
-
-def _step(evaluation: str, steps: int) -> int:
-    """The step that an evaluation is of: in its name, as in validation-000100, or else the last."""
-    found = re.search(r"-(\d+)", evaluation)
-    return int(found[1]) if found else steps

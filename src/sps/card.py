@@ -7,7 +7,6 @@ writes the same card. Whatever comes from data or from a recipe is escaped.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -20,7 +19,8 @@ from transformers import GenerationConfig
 from sps import __version__
 from sps.config import Recipe
 from sps.config_tasks import Node
-from sps.evaluate.scores import Scores, read_scores
+from sps.disk import write_whole
+from sps.evaluate.scores import Scores, load_scores
 from sps.evaluate.tables import shown_ks
 from sps.phases import Parts
 from sps.policy.load import Policy
@@ -61,9 +61,7 @@ def describe(parts: Parts, run: Run, step: int) -> dict[str, str]:
 def rewrite_card(parts: Parts, run: Run, step: int) -> None:
     """The card of the selected checkpoint once more, with its test scores; whole or as it was."""
     path = checkpoint_path(run.folder, step) / "README.md"
-    draft = path.with_suffix(".draft")
-    draft.write_text(card(parts, run, step, selected=True), encoding="utf-8")
-    os.replace(draft, path)
+    write_whole(path, card(parts, run, step, selected=True))
 
 
 def generation(policy: Policy, recipe: Recipe) -> str:
@@ -237,7 +235,7 @@ def _passk(recipe: Recipe, folder: Path, step: int, selected: bool) -> Iterator[
 
 def _scores(folder: Path, name: str) -> Scores | None:
     path = folder / "evals" / f"{name}.json"
-    return read_scores(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+    return load_scores(path) if path.exists() else None
 
 
 def _by_benchmark(scores: Scores, names: tuple[str, ...]) -> dict[str, Scores]:

@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 from sps import __version__
-from sps.errors import RunFailed, UserError
+from sps.disk import disk_failure
+from sps.errors import RunFailed, Stopped, UserError
 
 app = typer.Typer(
     help="Train reasoning models with RL without losing exploration.",
@@ -25,6 +26,9 @@ _STOPPED = 130  # what shells expect of a program that Ctrl-C ended
 
 Set = Annotated[
     list[str] | None, typer.Option("--set", help="Override a key: --set rl.lr=1e-6. Repeatable.")
+]
+Trust = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
 ]
 
 
@@ -77,12 +81,15 @@ def train(
         Path | None, typer.Option(help="The run folder. Default: runs/<name of the recipe>.")
     ] = None,
     resume: Annotated[bool, typer.Option(help="Go on from the last checkpoint.")] = False,
+    stop_after: Annotated[
+        str, typer.Option(help="Save and stop after this time: 25m, 3h, 1h30m.")
+    ] = "",
     overrides: Set = None,
 ) -> None:
     """Train one run: RL phases, and IRL phases between them if the recipe has any."""
     from sps.commands import run_train
 
-    run_train(recipe, out, resume, overrides or [])
+    run_train(recipe, out, resume, overrides or [], stop_after)
 
 
 @app.command()
@@ -129,9 +136,7 @@ def evaluate(
     max_new_tokens: Annotated[int, typer.Option(min=1)] = 4096,
     seed: Annotated[int, typer.Option()] = 0,
     template: Annotated[str, typer.Option(help="chat, qwen_boxed, r1 or plain.")] = "chat",
-    instruction: Annotated[
-        str | None, typer.Option(help="Another sentence than the usual one about the box.")
-    ] = None,
+    instruction: Annotated[str | None, typer.Option(help="Instead of the usual sentence.")] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first questions of each.")] = None,
     max_rows: Annotated[
         int, typer.Option(min=0, help="Sequences decoded at once; 0: 64 on a CPU, 1024 on a GPU.")
@@ -141,10 +146,12 @@ def evaluate(
     workers: Annotated[int, typer.Option(min=0, help="Judging processes; 0: one a core.")] = 0,
     time_limit: Annotated[float, typer.Option(min=0.1, help="Seconds a verdict may take.")] = 6.0,
     cut: Annotated[str, typer.Option(help="Cut-off answers: zero, or judge a box.")] = "zero",
+    unsafe: Annotated[str, typer.Option(help="gym tasks that may evaluate answers.")] = "",
     retries: Annotated[int, typer.Option(help="Of a request to the endpoint.")] = 6,
     api_key_env: Annotated[str, typer.Option(help="Variable with its key.")] = "OPENAI_API_KEY",
     gguf: Annotated[str | None, typer.Option(help="The .gguf file inside the folder.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests to the endpoint.")] = 16,
+    trust_remote_code: Trust = False,
     regrade: Annotated[
         bool, typer.Option("--regrade", help="Judge the stored texts again; draw nothing.")
     ] = False,
@@ -164,10 +171,9 @@ def evaluate(
         },
         {
             "data_dir": data_dir, "device": device, "max_rows": max_rows, "workers": workers,
-            "concurrency": concurrency, "time_limit": time_limit, "cut": cut,
-            "retries": retries, "api_key_env": api_key_env,
-        },
-        bench, out, regrade, compare_with,
+            "concurrency": concurrency, "time_limit": time_limit, "cut": cut, "unsafe": unsafe,
+            "retries": retries, "api_key_env": api_key_env, "trust_remote_code": trust_remote_code,
+        }, bench, out, regrade, compare_with,
     )  # fmt: skip
 
 
@@ -263,10 +269,14 @@ def main() -> None:
         _fail(f"error: {error}" if str(error) else "", 2)
     except RunFailed as error:
         _fail(f"failed: {error}" if str(error) else "", 1)
+    except Stopped as stopped:
+        _fail(str(stopped), 0)
     except (KeyboardInterrupt, typer.Abort):
         text = "what has finished is kept, and the same command goes on from there"
         _fail(f"stopped; {text} (sps train with --resume)", _STOPPED)
     except Exception as error:
+        if isinstance(error, OSError) and (said := disk_failure(error)):
+            _fail(f"failed: {said}", 1)
         show = getattr(error, "show", None)  # what typer raises for a bad command line
         if show is None:
             raise

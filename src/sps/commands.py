@@ -19,10 +19,12 @@ from rich.table import Table
 
 from sps.compare import Job, compare, plan
 from sps.config import Recipe, load_recipe
-from sps.errors import UserError
+from sps.errors import Stopped, UserError
+from sps.lock import LOCK, hold, release
 from sps.methods import by_name, make_extras, sweep_recipe
-from sps.ranks import join_ranks
+from sps.ranks import Ranks, join_ranks
 from sps.report.trackers import find_tracker, follow
+from sps.stop import Stop
 from sps.track import Listener
 
 console = Console()
@@ -41,12 +43,22 @@ def run_demo(out: Path | None, seeds: int, quick: bool, again: bool) -> None:
     """Base, GRPO, SPS, SPS at the paper's IRL learning rate, early-stopped and hotter GRPO."""
     out = out or Path("runs") / ("demo-quick" if quick else "demo")
     if again and (out / "results.json").exists():
-        shutil.rmtree(out)
+        _clear(out)
     names = ["countdown_grpo.yaml", "countdown_sps.yaml", "countdown_sps_paper.yaml"]
     recipes = [recipes_folder() / "demo" / name for name in names]
     early, hot = ("10,20", "1.5") if quick else ("100,200", "1.2")
     console.print(_purpose(quick))
     run_compare(recipes, 1 if quick else seeds, out, early, hot, 0, _QUICK if quick else [])
+
+
+def _clear(out: Path) -> None:
+    """Remove what a folder holds, unless a job is using it."""
+    hold(out, "sps demo --again")
+    for path in out.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != LOCK:
+            path.unlink()
 
 
 def _purpose(quick: bool) -> str:
@@ -88,25 +100,43 @@ def run_compare(
     _base(recipes)
     jobs = plan(recipes, seeds, out, extras, threads=1)
     _writable(out)
-    with _Watch() as watch:
+    hold(out, "sps compare")
+    stop = Stop()
+    with _Watch() as watch, stop.listening(), stop.window():
         results = compare(jobs, out, watch, workers or None)
     show_results(results)
     from sps.report.page import write_report
 
     page = write_report([out], out / "report.html")
-    seconds = results["wall_seconds"]
-    console.print(f"\n{out / 'results.json'}\n{page}: open it in a browser\n{seconds:.0f} s in all")
+    took = results["wall_seconds"]
+    release(out)
+    console.print(f"\n{out / 'results.json'}\n{page}: open it in a browser\n{took:.0f} s in all")
 
 
-def run_train(path: Path, out: Path | None, resume: bool, overrides: list[str]) -> None:
+def run_train(
+    path: Path, out: Path | None, resume: bool, overrides: list[str], stop_after: str = ""
+) -> None:
     """One run, its progress, and its test scores."""
     recipe = load_recipe(path, overrides)
     _refuse_too_large([recipe])
-    folder = out or Path("runs") / recipe.name
-    ranks = join_ranks(recipe.model.place)
+    ranks, stop = join_ranks(recipe.model.place), Stop()
+    try:
+        with stop.listening(stop_after):
+            _train(recipe, out or Path("runs") / recipe.name, resume, ranks, stop)
+    except Stopped as stopped:
+        if ranks.main:
+            sys.stderr.write(f"{stopped}\n")
+        ranks.leave()
+        raise Stopped from None  # said
+    ranks.leave()
+
+
+def _train(recipe: Recipe, folder: Path, resume: bool, ranks: Ranks, stop: Stop) -> None:
+    alone = ranks.size == 1
     if ranks.main:
         _find_trackers([recipe])
-        _base({recipe.name: recipe})
+        with stop.window(alone):
+            _base({recipe.name: recipe})
     else:
         console.quiet = True
     from sps.build import open_run
@@ -120,19 +150,28 @@ def run_train(path: Path, out: Path | None, resume: bool, overrides: list[str]) 
     show = Progress(recipe.rl.steps, recipe.name) if ranks.main else nullcontext()
     with show as progress:
         listeners: list[Listener] = [progress] if progress else []
-        parts, run = open_run(recipe, folder, resume, listeners, ranks)
+        with stop.window(alone):
+            parts, run = open_run(recipe, folder, resume, listeners, ranks)
+        parts.stop = stop
         follow(run.track, recipe, recipe.name)
         if run.start:
             console.print(f"resumed after step {run.start}")
-        scores = train(parts, run)
-        parts.verifier.close()
-        parts.engine.close()
+        try:
+            scores = train(parts, run)
+        except Stopped:
+            _close(parts)
+            raise
+        _close(parts)
     if scores is not None:
         for k in scores.report_ks():
             mean, low, high = scores.pass_at_k(k)
             console.print(f"Pass@{k:<4} {mean:6.1%}  [{low:.1%}, {high:.1%}]")
     console.print(f"run folder: {folder}")
-    ranks.leave()
+
+
+def _close(parts: Any) -> None:
+    parts.verifier.close()
+    parts.engine.close()
 
 
 def run_eval(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,13 @@ import numpy as np
 
 from sps.algo.passk import mean_interval, paired
 from sps.config import Recipe, differences, load_recipe
-from sps.errors import UserError
+from sps.disk import write_whole
+from sps.errors import Stopped, UserError
 from sps.evaluate.scores import Scores, read_scores
-from sps.track import read_records
+from sps.lock import release
+from sps.reading import read_json
+from sps.stop import Stop
+from sps.track import parse_record, read_records
 from sps.types import Sampling
 
 Summaries = dict[str, dict[str, Any]]  # method name -> summary of its test scores
@@ -98,23 +102,40 @@ def compare(jobs: list[Job], out: Path, watch: Watch, workers: int | None = None
         cards.put(number % gpus)
     begin = (_take_card, (cards,)) if gpus else (None, ())
     with ProcessPoolExecutor(workers, context, *begin) as pool:
-        pending: dict[Future[Summaries], Job] = {pool.submit(run_job, job): job for job in jobs}
-        while pending:
-            for future in _finished(pending):
-                job = pending.pop(future)
-                try:
-                    found.setdefault(str(job.folder), {}).update(future.result())
-                except BaseException:
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    raise
-                if job.train:  # other uses of a run wait for it, and then for any free worker
-                    later = [replace(job, extras=(extra,), train=False) for extra in job.extras]
-                    pending |= {pool.submit(run_extra, extra): extra for extra in later}
-            watch(jobs, _states(jobs, found), time.time() - began)
+        try:
+            _collect(pool, jobs, found, lambda: watch(jobs, _states(jobs, found), _since(began)))
+        except BaseException as error:
+            if isinstance(error, Stopped):  # the workers save what they do, and end, too
+                for worker in active_children():
+                    worker.terminate()
+            pool.shutdown(wait=isinstance(error, Stopped), cancel_futures=True)
+            raise
     results = summarise(jobs, found)
-    results["wall_seconds"] = time.time() - began
-    _write(out / "results.json", results)
+    results["wall_seconds"] = _since(began)
+    write_whole(out / "results.json", json.dumps(results, indent=1))
     return results
+
+
+def _collect(
+    pool: ProcessPoolExecutor,
+    jobs: list[Job],
+    found: dict[str, Summaries],
+    watch: Callable[[], None],
+) -> None:
+    """Have every job done; what each found goes to `found`."""
+    pending: dict[Future[Summaries], Job] = {pool.submit(run_job, job): job for job in jobs}
+    while pending:
+        for future in _finished(pending):
+            job = pending.pop(future)
+            found.setdefault(str(job.folder), {}).update(future.result())
+            if job.train:  # other uses of a run wait for it, and then for any free worker
+                later = [replace(job, extras=(extra,), train=False) for extra in job.extras]
+                pending |= {pool.submit(run_extra, extra): extra for extra in later}
+        watch()
+
+
+def _since(began: float) -> float:
+    return time.time() - began
 
 
 def run_job(job: Job) -> Summaries:
@@ -122,28 +143,36 @@ def run_job(job: Job) -> Summaries:
     written = job.folder / "result.json"
     if written.exists():
         refuse_other(job)
-        return json.loads(written.read_text())
+        return _written(written)
     # Imported here: the parent process never needs torch.
     from sps.build import open_run
     from sps.loop import train
     from sps.report.trackers import follow
     from sps.run import measure
 
-    parts, run = open_run(job.recipe, job.folder, resume=(job.folder / "recipe.yaml").exists())
-    if job.train:
-        follow(run.track, job.recipe, f"{job.method} seed {job.recipe.seed}")
-        scores = train(parts, run)
-        if scores is None:
-            raise UserError(
-                f"{job.method}: evaluation.final is off, so there is nothing to compare"
-            )
-        summary = {**scores.summary(), **_seconds(job.folder)}
-    else:
-        n = job.recipe.evaluation.n
-        summary = measure(parts, run, "test-000000", run.test, n, 0).summary()
-    parts.verifier.close()
-    parts.engine.close()
-    _write(written, {job.method: summary})
+    stop = Stop()
+    resume = any((job.folder / name).exists() for name in ("recipe.yaml", "metrics.jsonl"))
+    try:
+        with stop.listening():
+            with stop.window():
+                parts, run = open_run(job.recipe, job.folder, resume)
+            parts.stop = stop
+            if job.train:
+                follow(run.track, job.recipe, f"{job.method} seed {job.recipe.seed}")
+                scores = train(parts, run)
+                if scores is None:
+                    raise UserError(
+                        f"{job.method}: evaluation.final is off, so there is nothing to compare"
+                    )
+                summary = {**scores.summary(), **_seconds(job.folder)}
+            else:
+                n = job.recipe.evaluation.n
+                summary = measure(parts, run, "test-000000", run.test, n, 0).summary()
+        parts.verifier.close()
+        parts.engine.close()
+        write_whole(written, json.dumps({job.method: summary}, indent=1))
+    finally:
+        release(job.folder)
     return {job.method: summary}
 
 
@@ -178,8 +207,8 @@ def run_extra(job: Job) -> Summaries:
         test = task.problems("test")
         scores = evaluate(policy, engine, verifier, task, test, sampling, store)
         verifier.close()
-        _write(written, scores.summary())
-    return {extra.name: json.loads(written.read_text())}
+        write_whole(written, json.dumps(scores.summary(), indent=1))
+    return {extra.name: _written(written)}
 
 
 # What the scores of an untrained policy depend on.
@@ -203,12 +232,6 @@ def refuse_other(job: Job) -> None:
             f"{job.folder}: it holds a run of another recipe: {'; '.join(changed)}. Choose another "
             "folder with --out, or remove this one"
         )
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps(content, indent=1))
-    draft.rename(path)
 
 
 def summarise(jobs: list[Job], found: dict[str, Summaries]) -> dict[str, Any]:
@@ -254,6 +277,8 @@ def _method(scores: list[Scores], summaries: list[dict[str, Any]]) -> dict[str, 
         "seeds": len(scores),
         "n": scores[0].n,
         "questions": len(scores[0].ids),
+        # Right samples of each question, a line a seed: what any interval can be made of again.
+        "correct": [" ".join(map(str, s.correct_Q.tolist())) for s in scores],
         "rl_seconds": float(np.mean([s.get("rl_seconds", 0.0) for s in summaries])),
         "irl_seconds": float(np.mean([s.get("irl_seconds", 0.0) for s in summaries])),
         "greedy_logprob": float(np.mean(greedy)) if greedy else None,
@@ -270,6 +295,16 @@ def _pair(a: str, b: str, a_scores: list[Scores], b_scores: list[Scores]) -> lis
         delta, verdict = list(result.delta), result.verdict
         rows.append({"a": a, "b": b, "k": k, "delta": delta, "verdict": verdict, "p": result.p})
     return rows
+
+
+def _written(path: Path) -> Any:
+    """Scores that an earlier comparison left."""
+    try:
+        return read_json(path)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path} cannot be read ({error}); remove it, and its scores are made again"
+        ) from None
 
 
 def _stack(scores: list[Scores], k: int) -> np.ndarray:
@@ -335,11 +370,5 @@ def _last_record(path: Path) -> dict[str, Any] | None:
             lines = file.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return None
-    for line in reversed(lines):
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if isinstance(record, dict):
-            return record
-    return None
+    found = (record for line in reversed(lines) if (record := parse_record(line)) is not None)
+    return next(found, None)

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import difflib
-import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
 from sps.config_rl import IRL, RL, PassK
 from sps.config_tasks import CountdownTask, Node, NonNegative, Positive, Rate, Share, Task
 from sps.errors import UserError
+from sps.reading import parse_yaml, read_text
+
+_LARGEST = 256 * 2**10  # bytes of a recipe
+_SHOWN = 20  # faults in an error
+_LONGEST = 100  # bytes of a name, and recipes that extend each other
+
+
+def _name_of_a_folder(name: str) -> str:
+    """The name goes into paths: it is one folder, below the one where runs are."""
+    plain = name.isprintable() and not set(name) & set("/\\") and name.strip(" .-") != ""
+    if not plain or name != name.strip() or len(name.encode()) > _LONGEST:
+        raise ValueError(
+            f"it names a folder: at most {_LONGEST} letters, digits and signs, without / and \\"
+        )
+    return name
 
 
 class BaseTraining(Node):
@@ -44,6 +58,7 @@ class Model(Node):
 
     path: str | None = None  # HF folder, hub id, or a run's checkpoint; None: the embedded policy
     gguf: str | None = None  # file name of a GGUF inside path
+    trust_remote_code: bool = False  # run the code that comes with the model: read it first
     # Of the computation, weights stay in float32; auto: bfloat16 on a GPU, float32 on a CPU.
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -141,7 +156,7 @@ class Meter(Node):
 class Recipe(Node):
     """One run."""
 
-    name: str = "run"
+    name: Annotated[str, AfterValidator(_name_of_a_folder)] = "run"
     seed: NonNegative = 0
     threads: NonNegative = 0  # CPU threads; 0: one for a small policy, else as they are
     track: Literal["trackio", "wandb", "tensorboard"] | None = None  # also send the record there
@@ -202,10 +217,10 @@ def differences(old: Mapping, new: Mapping, place: str = "") -> Iterator[str]:
 
 
 def _read_tree(path: Path, seen: tuple[Path, ...], child: Path | None = None) -> dict[str, Any]:
-    if path.resolve() in seen:
-        raise UserError(f"{path}: `extends` goes in a circle")
+    if path.resolve() in seen or len(seen) > _LONGEST:
+        raise UserError(f"{path}: `extends` goes in a circle, or through too many recipes")
     try:
-        text = path.read_text(encoding="utf-8")
+        tree = parse_yaml(read_text(path, _LARGEST))
     except FileNotFoundError:
         if child is not None:
             raise UserError(
@@ -215,12 +230,8 @@ def _read_tree(path: Path, seen: tuple[Path, ...], child: Path | None = None) ->
         raise UserError(f"{path}: no such recipe. Try one of the files in recipes/.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({error}).") from None
-    try:
-        tree = yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        where = getattr(error, "problem_mark", None)
-        line = f" line {where.line + 1}" if where else ""
-        raise UserError(f"{path}:{line} is not valid YAML: {error}") from None
+    except ValueError as error:
+        raise UserError(f"{path}: {error}") from None
     if not isinstance(tree, dict):
         raise UserError(
             f"{path}: a recipe is a mapping of keys to values, not {type(tree).__name__}"
@@ -249,9 +260,9 @@ def _override(tree: dict[str, Any], item: str) -> None:
     if not sep or not key.strip():
         raise UserError(f"--set {item}: write it as key.path=value, such as --set rl.lr=1e-6")
     try:
-        parsed = yaml.load(value, Loader=_Loader)
-    except yaml.YAMLError:
-        raise UserError(f"--set {item}: the value is not valid YAML") from None
+        parsed = parse_yaml(value)
+    except ValueError as error:
+        raise UserError(f"--set {item}: the value {error}") from None
     *path, last = key.strip().split(".")
     node = tree
     for part in path:
@@ -268,35 +279,16 @@ def _override(tree: dict[str, Any], item: str) -> None:
     node[last] = parsed
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML that reads 1e-6 as a number (YAML 1.1 wants 1.0e-6) and refuses a key given twice."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, Hashable):
-                continue  # refused with its line by the call below
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} is given twice", key_node.start_mark
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-_FLOAT = r"^[-+]?(?:\d+(?:_\d+)*)(?:\.\d*)?(?:[eE][-+]?\d+)$"
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(_FLOAT), list("-+0123456789"))
-
-
 def _explain(error: ValidationError, source: str, overrides: Sequence[str]) -> str:
     """One line a fault: file or option, key, what is wrong, and the nearest right name."""
     lines: dict[str, list[str]] = {}
-    for fault in error.errors():
+    faults = error.errors()
+    for fault in faults[:_SHOWN]:
         place = [str(part) for part in fault["loc"]]
         said = _said(fault, place)
         lines.setdefault(_blamed(_name(place), said, overrides) or source, []).append(said)
-    return "; ".join(f"{where}: {'; '.join(said)}" for where, said in lines.items())
+    text = "; ".join(f"{where}: {'; '.join(said)}" for where, said in lines.items())
+    return text + (f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else "")
 
 
 def _said(fault: Mapping[str, Any], place: list[str]) -> str:
@@ -314,10 +306,17 @@ def _said(fault: Mapping[str, Any], place: list[str]) -> str:
         return f"{_name(place)}: write {_nested(_name(place).split('.'), got)}"
     if mapping:
         known = ", ".join(_keys_at(place))
-        return f"{_name(place)}: give it a mapping of its keys, not {got!r}; known keys: {known}"
+        return (
+            f"{_name(place)}: give it a mapping of its keys, not {_brief(got)}; known keys: {known}"
+        )
     message = fault["msg"].removeprefix("Value error, ")
-    shown = f" (got {got!r})" if isinstance(got, str | int | float | bool) else ""
+    shown = f" (got {_brief(got)})" if isinstance(got, str | int | float | bool) else ""
     return f"{_name(place) or 'recipe'}: {message}{shown}"
+
+
+def _brief(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _nested(keys: Sequence[str], kind: str) -> str:

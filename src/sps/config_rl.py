@@ -101,6 +101,8 @@ class RL(Node):
     lr: Annotated[float, Field(gt=0)] = 1e-4
     entropy: Rate = 0.0  # weight of a bonus for the entropy at each token
     optimizer: Optimizer = Optimizer()
+    max_skipped: Positive = 3  # updates in a row (IRL's too) with a loss or gradient that is not
+    # finite, which are skipped; after so many the run ends
     micro_tokens: Positive = 16384  # padded tokens in one forward pass; bounds memory
 
 

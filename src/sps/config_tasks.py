@@ -21,7 +21,7 @@ Cut = Literal["zero", "judge"]
 class Node(BaseModel):
     """A branch of the tree: frozen, and closed to unknown keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class CountdownTask(Node):
@@ -101,6 +101,14 @@ class GymTask(Node):
     cut: Cut = "zero"
     time_limit: Seconds = 6.0
     workers: NonNegative = 0
+    # Tasks that may be used although their verifiers evaluate answers as code; see SECURITY.md.
+    unsafe: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _named(self) -> GymTask:
+        if others := [name for name in self.unsafe if name != self.name]:
+            raise ValueError(f"unsafe: {others[0]} is not the task of this recipe, {self.name}")
+        return self
 
     @model_validator(mode="after")
     def _own_settings(self) -> GymTask:

@@ -71,7 +71,7 @@ def shape_of(path: str) -> Shape | None:
     from transformers import AutoConfig
 
     try:
-        config = AutoConfig.from_pretrained(path)
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         heads = config.num_attention_heads
         return Shape(
             config.num_hidden_layers,
@@ -83,7 +83,7 @@ def shape_of(path: str) -> Shape | None:
             config.vocab_size,
             bool(config.tie_word_embeddings),
         )
-    except (AttributeError, ValueError, OSError):  # no Llama-like decoder: loading it will tell
+    except Exception:  # damaged, or no Llama-like decoder: loading it will tell
         return None
 
 

@@ -8,31 +8,44 @@ while not converged:
 
 from __future__ import annotations
 
-import time
-
-from sps.card import describe, rewrite_card
-from sps.evaluate.scores import Scores, best_step
+from sps.card import rewrite_card
+from sps.errors import Stopped
+from sps.evaluate.scores import Scores
+from sps.lock import release
 from sps.phases import Parts
 from sps.phases.irl import irl_every, irl_phase, own_lr, phase_start
 from sps.phases.rl import rl_phase
 from sps.phases.schedule import Phase, schedule
 from sps.phases.warnings import check_gap, cut_off_warning, gap_warning, memory_warning
-from sps.policy.checkpoint import forget_checkpoints, save_checkpoint, saved_checkpoints
 from sps.policy.meter import Meter, stood_still, went_too_far
-from sps.run import Run, checkpoint_path, measure, use_checkpoint, validate
+from sps.run import Run, measure, use_checkpoint, validate
+from sps.settle import after_step, explain, note, select, stop_here
 from sps.types import Metrics
 
 
 def train(parts: Parts, run: Run) -> Scores | None:
     """Train to the end, evaluate the selected checkpoint, and return its test scores."""
+    try:
+        return _train(parts, run)
+    except Stopped as asked:
+        stop_here(parts, run, parts.stop.asked or str(asked))
+    except Exception as error:
+        explain(parts, run, error)
+    finally:
+        release(run.folder)
+
+
+def _train(parts: Parts, run: Run) -> Scores | None:
     recipe = parts.recipe
     if recipe.evaluation.every and not run.start and not run.scores:
         validate(parts, run, 0)  # what there is to lose
+    if run.settled < run.start:  # stopped before that
+        after_step(parts, run, run.start)
     for phase in schedule(recipe.rl.steps, irl_every(parts), recipe.irl.steps, run.start):
         moved = _reinforce(parts, run, phase)
         if phase.irl:
             _inverse(parts, run, phase, moved)
-        _after_step(parts, run, phase.last)  # last: a run resumed here has all of the phase
+        after_step(parts, run, phase.last)  # last: a run resumed here has all of the phase
     return _finish(parts, run)
 
 
@@ -41,7 +54,7 @@ def _reinforce(parts: Parts, run: Run, phase: Phase) -> Metrics:
     meter = Meter(parts.policy.scorer, parts.probe)
     far, learnt = "", False  # `far` is said once a phase
     for step, metrics, settled in rl_phase(parts, phase):
-        run.track.log("rl", step, phase=phase.number, **metrics)
+        note(run, "rl", step, phase=phase.number, **metrics)
         learnt |= metrics["used"] > 0
         check_gap(metrics, parts.recipe.rollout.gap_stop, parts.policy.model.compute_dtype)
         if not far and (far := gap_warning(metrics, parts.recipe.rollout.gap_warn)):
@@ -49,7 +62,7 @@ def _reinforce(parts: Parts, run: Run, phase: Phase) -> Metrics:
         if text := memory_warning(metrics, parts.budget.tokens):
             run.track.log("warning", step, text=text)
         if settled and step < phase.last:
-            _after_step(parts, run, step)
+            after_step(parts, run, step)
     first = phase_start(parts, phase)
     # Resumed in mid-phase: the meter knows the policy since then alone, and says so.
     since: Metrics = {"since_step": phase.first - 1} if phase.first > first else {}
@@ -62,7 +75,7 @@ def _reinforce(parts: Parts, run: Run, phase: Phase) -> Metrics:
 def _inverse(parts: Parts, run: Run, phase: Phase, before: Metrics) -> None:
     meter, learnt = Meter(parts.policy.scorer, parts.probe), False
     for metrics in irl_phase(parts, phase):
-        run.track.log("irl", phase.last, phase=phase.number, **metrics)
+        note(run, "irl", phase.last, phase=phase.number, **metrics)
         learnt |= metrics.get("kept", 0) > 0
         cut = cut_off_warning(metrics, parts.recipe.rollout.max_new_tokens)
         for text in filter(None, (cut, memory_warning(metrics, parts.budget.tokens))):
@@ -79,66 +92,19 @@ def _read_meter(
     run.track.log("meter", phase.last, phase=phase.number, of=kind, **moved)
     dtype = str(next(parts.policy.model.parameters()).dtype).removeprefix("torch.")
     lr = own_lr(parts, phase) if kind == "irl" else parts.recipe.rl.lr
-    if text := stood_still(kind, moved, lr, dtype, parts.recipe.meter.still, learnt):
+    text = stood_still(kind, moved, lr, dtype, parts.recipe.meter.still, learnt)
+    if text and not since:  # a part of a phase says little of it
         run.track.log("warning", phase.last, text=text)
     return moved
-
-
-def _after_step(parts: Parts, run: Run, step: int) -> None:
-    recipe = parts.recipe
-    last, before = step == recipe.rl.steps, run.settled
-    run.settled = step
-
-    def due(every: int) -> bool:
-        return bool(every) and (last or step // every > before // every)
-
-    if due(recipe.evaluation.every):
-        validate(parts, run, step)
-    if last or due(recipe.checkpoint.every):
-        began = time.perf_counter()
-        state = {"step": step, "cursor": parts.sampler.cursor}
-        save_checkpoint(
-            checkpoint_path(run.folder, step),
-            parts.policy,
-            state,
-            parts.trainer_state(),
-            lambda: describe(parts, run, step),
-            parts.ranks,
-        )
-        run.track.log("checkpoint", step, **{"seconds/save": time.perf_counter() - began})
-        parts.ranks.tell(lambda: _forget_others(run, step, recipe.checkpoint.keep))
-
-
-def _forget_others(run: Run, step: int, keep: int) -> None:
-    """The one that would be selected now is spared."""
-    folder = run.folder / "checkpoints"
-    best = best_step(run.scores, saved_checkpoints(folder), step)
-    forget_checkpoints(folder, keep, {best, step})
 
 
 def _finish(parts: Parts, run: Run) -> Scores | None:
     recipe = parts.recipe
     if not recipe.evaluation.final:
         return None
-    step = _select(parts, run)
+    step = select(parts, run)
     use_checkpoint(parts, run, step)
     scores = measure(parts, run, "test", run.test, recipe.evaluation.n, step)
     parts.ranks.tell(lambda: rewrite_card(parts, run, step))
     run.track.log("done", recipe.rl.steps, selected=step)
     return scores
-
-
-def _select(parts: Parts, run: Run) -> int:
-    """The step whose checkpoint is reported: the last, or the best by Avg@n among those saved."""
-    recipe = parts.recipe
-    if recipe.evaluation.select == "last":
-        return recipe.rl.steps
-    scores = run.scores
-    saved = parts.ranks.tell(lambda: saved_checkpoints(run.folder / "checkpoints"))
-    if recipe.evaluation.select == "paper" and len(saved) > 1:  # on the test set, as the paper did
-        scores = {}
-        for step in sorted(saved):
-            use_checkpoint(parts, run, step)
-            name = f"select-{step:06d}"
-            scores[step] = measure(parts, run, name, run.test, recipe.evaluation.n, step)
-    return best_step(scores, saved, recipe.rl.steps)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from sps.disk import disk_failure
 from sps.errors import RunFailed, UserError
 
 T = TypeVar("T")
@@ -87,6 +88,10 @@ class Together(Ranks):
                 made[0] = make()
             except (UserError, RunFailed) as error:
                 made[1] = error
+            except OSError as error:
+                if not (said := disk_failure(error)):
+                    raise
+                made[1] = RunFailed(said)
         broadcast_object_list(made)
         if made[1] is not None:
             raise made[1] if self.main else type(made[1])("")  # said once

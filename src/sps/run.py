@@ -7,8 +7,10 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sps.disk import write_whole
 from sps.evaluate.evaluate import Progress, evaluate
 from sps.evaluate.scores import Scores
+from sps.health import Health
 from sps.phases import Parts
 from sps.policy.checkpoint import load_weights
 from sps.store.evals import EvalStore
@@ -26,6 +28,9 @@ class Run:
     test: list[Problem]
     start: int = 0  # RL steps done before this process
     settled: int = 0  # the last step after which evaluations and checkpoints were considered
+    done: int = 0  # the last step that the weights have all of
+    cursor: int = 0  # of the sampler, then
+    health: Health = field(default_factory=lambda: Health(1))
     scores: dict[int, Scores] = field(default_factory=dict)  # validation scores by step
 
 
@@ -54,10 +59,11 @@ def measure(
     ranks = parts.ranks
     store = EvalStore(run.folder / "evals" / name, ranks)
     asked = (parts.task, problems, sampling, store, progress, ranks)
-    scores = evaluate(parts.policy, parts.engine, parts.verifier, *asked)
+    with parts.stop.window(ranks.size == 1):  # what is judged is kept
+        scores = evaluate(parts.policy, parts.engine, parts.verifier, *asked)
     summary = scores.summary()
     if ranks.main:
-        (run.folder / "evals" / f"{name}.json").write_text(json.dumps(summary))
+        write_whole(run.folder / "evals" / f"{name}.json", json.dumps(summary))
     shown = {k: v for k, v in summary.items() if k != "per_question"}
     shown["seconds/evaluate"] = time.perf_counter() - began
     run.track.log("eval", step, name=name, **shown)

@@ -18,7 +18,7 @@ from sps.loop import train
 from sps.policy.resolve import resolve_model
 from sps.track import read_records
 
-HOSTILE = "x](http://a) `b` | <script>alert(1)</script>\n---\n# head ```` $1$ \\ &amp; ünï"
+HOSTILE = "x](http:a) `b` | <script>alert(1)<script> --- # head ```` $1$ &amp; ünï"
 
 
 def recipe_of(name="card", **changes):

@@ -173,6 +173,10 @@ def test_compare_writes_results_in_the_promised_form(tmp_path, capsys):
     assert list(one["pass_at_k"]) == ["1", "2", "4"]
     for mean, low, high in [*one["pass_at_k"].values(), one["avg"]]:
         assert 0 <= low <= mean <= high <= 1
+    right = [[int(c) for c in seed.split()] for seed in one["correct"]]
+    assert [len(seed) for seed in right] == [one["questions"]] * 2
+    mean = sum(map(sum, right)) / (2 * one["questions"] * one["n"])
+    assert one["pass_at_k"]["1"][0] == pytest.approx(mean)
     assert one["irl_seconds"] > 0
     assert results["wall_seconds"] > 0
     pair = next(p for p in results["paired"] if (p["a"], p["b"], p["k"]) == ("grpo", "sps", 4))

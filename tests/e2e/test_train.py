@@ -19,14 +19,14 @@ from sps.compare import Job, run_job, saved_steps
 from sps.config import load_recipe, parse_recipe
 from sps.errors import RunFailed, UserError
 from sps.evaluate.scores import count_scores
-from sps.loop import checkpoint_path, train
+from sps.loop import train
 from sps.phases import irl, rl
 from sps.phases.schedule import Phase
 from sps.policy.checkpoint import latest_checkpoint, saved_checkpoints
 from sps.policy.load import load_policy
 from sps.rollout.again import draw_all
 from sps.rollout.native import NativeEngine
-from sps.run import measure
+from sps.run import checkpoint_path, measure
 from sps.store.evals import EvalStore
 from sps.store.rollouts import RolloutStore
 from sps.track import read_records
@@ -602,7 +602,9 @@ def test_a_phase_in_which_no_group_disagrees_says_so(tmp_path):
     # One token is never an answer: every group is all wrong. No right one is there to be kept.
     recipe = recipe_of(rollout__max_new_tokens=1, irl__selector={"type": "positive"})
     run(recipe, tmp_path / "run")
-    texts = [r["text"] for r in told(tmp_path / "run") if r["kind"] == "warning"]
+    said = [r["text"] for r in told(tmp_path / "run") if r["kind"] == "warning"]
+    texts = [text for text in said if "no answer was right" not in text]
+    assert len(said) == len(texts) + 2  # after 3 steps, a phase, and after twice as many
     assert ["both right and wrong answers" in text for text in texts] == [True, False] * 2
     assert ["the irl phase had nothing to learn from" in text for text in texts] == [
         False,
@@ -759,6 +761,20 @@ def test_the_correction_is_the_ratio_up_to_its_cap(tmp_path):
         assert first["engine_weight"] == pytest.approx(weight, rel=1e-5)
         assert first["engine_truncated"] == cut
         assert first["grad_norm"] == pytest.approx(weight * plain[0]["grad_norm"], rel=1e-4)
+
+
+def test_later_steps_of_a_generation_are_corrected_by_the_policy_that_sampled(tmp_path):
+    """The weight is of two programs' views of one policy: that it has moved since is the ratio."""
+    grpo = {"type": "grpo", "steps_per_generation": 3}
+    recipe = recipe_of(
+        rl__algorithm=grpo, rl__steps=3, rl__lr=0.03, irl__steps=0,
+        rollout__correct=8.0, rollout__gap_stop=2.0,
+    )  # fmt: skip
+    rl, _ = run_shifted(recipe, tmp_path / "run", by=np.log(4))
+    assert [r["used"] > 0 for r in rl] == [True] * 3
+    assert [r["engine_weight"] for r in rl] == pytest.approx([4.0] * 3, rel=1e-4)
+    assert [r["engine_gap"] for r in rl] == pytest.approx([np.log(4)] * 3, rel=1e-4)
+    assert abs(rl[2]["ratio"] - 1) > 1e-3  # and it has moved
 
 
 def test_dapo_draws_again_for_groups_that_agree(tmp_path):

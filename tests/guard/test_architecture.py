@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,20 @@ def test_recipe_loads_and_its_resolved_form_is_the_same_recipe(path):
 
     recipe = load_recipe(path)
     assert parse_recipe(yaml.safe_load(dump_recipe(recipe)), "resolved") == recipe
+
+
+def test_every_recipe_is_in_the_wheel():
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    files = {
+        f"{target}/{path.name}": path
+        for target, patterns in listed["data-files"].items()
+        for pattern in patterns
+        for path in ROOT.glob(pattern)
+    }
+    # Beside each other as in the source tree, since recipes extend each other.
+    assert {f"share/sps/{p.relative_to(ROOT)}": p for p in RECIPES} == {
+        name: path for name, path in files.items() if "/recipes/" in name
+    }
 
 
 @pytest.mark.parametrize("module", ["sps.config", "sps.compare", "sps.cli"])

@@ -44,3 +44,15 @@ def test_a_line_cut_short_is_left_out(tmp_path):
 
 def test_no_file_is_no_records(tmp_path):
     assert read_records(tmp_path / "absent.jsonl") == []
+
+
+def test_lines_that_are_no_records_are_left_out(tmp_path):
+    good = '{"kind": "rl", "step": 1}'
+    bad = ["3", "null", "[]", '{"kind": "rl"}', '{"step": 1}', '{"kind": 1, "step": 1}', "",
+           '{"kind": "rl", "step": "1"}', '{"kind": "rl", "step": true}', "[" * 100_000,
+           '{"kind": "rl", "step": ' + "1" * 5000 + "}", "\x00", "\u2028",
+           '{"kind": "rl", "step": -1}', '{"kind": "rl", "step": 1000000000}']  # fmt: skip
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("\n".join([good, *bad, good]) + "\n", encoding="utf-8")
+    assert read_records(path) == [{"kind": "rl", "step": 1}] * 2
+    assert read_records(tmp_path) == []

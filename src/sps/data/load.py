@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import difflib
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sps.errors import UserError
+from sps.reading import MIB, is_text
 from sps.types import Problem
 
 Row = dict[str, Any]
+_LINE = 16 * MIB  # characters of a line, and of all that a row asks and answers
+_ROWS = 20_000_000  # of a Parquet file: a few bytes can claim to be many rows
 _ENCODING = "utf-8-sig"  # Excel and Windows put a mark in front, which is no part of the first name
 # Tried in this order where no column is named. A dot goes into a struct.
 QUESTION = ("problem", "question", "Question", "prompt", "query", "input", "instruction")
@@ -89,12 +93,17 @@ def read_rows(source: str, split: str, config: str | None, key: str) -> Iterator
                 "or a hub id such as openai/gsm8k"
             )
         return _from_hub(source, split, config, key)
+    if not path.is_file():
+        raise UserError(f"{key}: {source} is no plain file (a pipe or a device); give a file")
     if path.suffix not in READERS:
         raise UserError(f"{key}: {source}: only {', '.join(READERS)} files can be read")
     try:
         return iter(list(READERS[path.suffix](path)))
-    except (OSError, ValueError, pa.ArrowInvalid, csv.Error) as error:
-        raise UserError(f"{key}: {source} cannot be read: {error}") from None
+    except RecursionError:
+        raise UserError(f"{key}: {source} cannot be read: it is nested too deeply") from None
+    except (OSError, ValueError, OverflowError, pa.ArrowException, csv.Error) as error:
+        said = (str(error).strip().splitlines() or [repr(error)])[0][:300]
+        raise UserError(f"{key}: {source} cannot be read: {said}") from None
 
 
 def get(row: Mapping[str, Any], column: str) -> Any:
@@ -107,15 +116,29 @@ def get(row: Mapping[str, Any], column: str) -> Any:
 
 
 def _jsonl(path: Path) -> Iterator[Row]:
-    for number, line in enumerate(path.read_text(encoding=_ENCODING).split("\n"), 1):
+    for number, line in enumerate(_lines(path), 1):
         if line.strip():
             try:
                 row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ValueError(f"line {number} is not JSON ({error.msg})") from None
+            except RecursionError:
+                raise ValueError(f"line {number} is nested too deeply") from None
+            except ValueError as error:  # also a number of thousands of digits
+                said = getattr(error, "msg", error)
+                raise ValueError(f"line {number} is not JSON ({said})") from None
             if not isinstance(row, dict):
                 raise ValueError(f"line {number} is not an object with columns")
             yield row
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """One by one: a file may be larger than memory is worth, and a line longer."""
+    with path.open(encoding=_ENCODING, newline="\n") as file:
+        number = 0
+        while line := file.readline(_LINE):
+            number += 1
+            if len(line) == _LINE:
+                raise ValueError(f"line {number} has more than {_LINE // MIB} million characters")
+            yield line
 
 
 def _json(path: Path) -> Iterator[Row]:
@@ -127,14 +150,31 @@ def _json(path: Path) -> Iterator[Row]:
 
 def _csv(path: Path) -> Iterator[Row]:
     with path.open(encoding=_ENCODING, newline="") as file:
-        yield from csv.DictReader(file)
+        reader = csv.DictReader(file)
+        names = reader.fieldnames or ()
+        if len(set(names)) < len(names):
+            raise ValueError("two columns have the same name")
+        for row in reader:
+            if None in row:
+                raise ValueError(f"line {reader.line_num} has more cells than there are columns")
+            yield row
+
+
+def _parquet(path: Path) -> Iterator[Row]:
+    with pq.ParquetFile(path) as file:
+        if file.metadata.num_rows > _ROWS:
+            raise ValueError(f"it has more than {_ROWS // 10**6} million rows")
+        if len(set(file.schema_arrow.names)) < len(file.schema_arrow.names):
+            raise ValueError("two columns have the same name")
+        for batch in file.iter_batches():
+            yield from batch.to_pylist()
 
 
 READERS: Mapping[str, Callable[[Path], Iterator[Row]]] = {
     ".jsonl": _jsonl,
     ".json": _json,
     ".csv": _csv,
-    ".parquet": lambda path: iter(pq.read_table(path).to_pylist()),
+    ".parquet": _parquet,
 }
 
 
@@ -202,12 +242,25 @@ def _problem(
         gold = gold[0]
     if isinstance(gold, str) and "####" in gold:
         gold = _after_hashes(gold)
-    if asked is None or gold is None or not str(asked).strip() or not str(gold).strip():
-        lacks = "question" if asked is None or not str(asked).strip() else "answer"
-        raise UserError(
-            f"{key}: {source}: row {number + 1} has no {lacks}; mend or remove that row"
-        )
+    found = {"question": asked, "answer": gold, "id": name}
+    for what, value in (*found.items(), ("system message", meta.get("system", "-"))):
+        if fault := _fault(value, what):
+            raise UserError(f"{key}: {source}: row {number + 1} {fault}; mend or remove that row")
     return Problem(str(name), str(asked), str(gold).strip(), meta)
+
+
+def _fault(value: Any, what: str) -> str:
+    """What is wrong with a value that is asked, answered or used as a name; empty: nothing."""
+    if isinstance(value, list | Mapping):
+        return f"has a {type(value).__name__} where its {what} should be"
+    # What table programs write for an empty cell; no task has it for an answer.
+    if (isinstance(value, float) and not math.isfinite(value)) or str(value).lower() == "nan":
+        return f"has {value} where its {what} should be"
+    if what != "system message" and (value is None or not str(value).strip()):
+        return f"has no {what}"
+    if not is_text(str(value)):
+        return f"has characters in its {what} that are none (NUL, or half of a pair)"
+    return f"has more than {_LINE // MIB} MiB in its {what}" if len(str(value)) > _LINE else ""
 
 
 def _after_hashes(solution: str) -> str:
@@ -217,7 +270,8 @@ def _after_hashes(solution: str) -> str:
 
 
 def _from_messages(messages: list[Any], number: int, source: str, key: str) -> tuple[str, str]:
-    by_role = {m["role"]: m["content"] for m in messages if isinstance(m, Mapping) and "role" in m}
+    said = [m for m in messages if isinstance(m, Mapping)]
+    by_role = {str(m.get("role")): m["content"] for m in said if m.get("content") is not None}
     if "user" not in by_role:
         raise UserError(f"{key}: {source}: row {number + 1}: its messages hold none of the user")
     return by_role["user"], by_role.get("system", "")

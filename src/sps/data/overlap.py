@@ -34,7 +34,7 @@ def find_overlaps(
     for name, problems in benchmarks.items():
         for problem in problems:
             words = _words(problem.question)
-            exact["".join(words)].append((name, problem.id))
+            exact["".join(words) or problem.question].append((name, problem.id))
             own = _runs(words)
             size[name, problem.id] = len(own)
             for run in own:
@@ -42,7 +42,7 @@ def find_overlaps(
     found = []
     for problem in train:
         words = _words(problem.question)
-        same = exact.get("".join(words), [])
+        same = exact.get("".join(words) or problem.question, [])
         found += [Overlap(problem.id, name, test, "exact", 1.0) for name, test in same]
         own = _runs(words)
         hits = Counter(key for run in own for key in runs.get(run, ()))
@@ -57,14 +57,39 @@ def summary(overlaps: Sequence[Overlap], benchmarks: Mapping[str, Sequence[Probl
     """One sentence for the log."""
     if not overlaps:
         return f"no training question occurs in {', '.join(benchmarks)}"
-    counts = Counter((o.benchmark, o.kind) for o in overlaps)
-    parts = [f"{name}: {n} {kind}" for (name, kind), n in sorted(counts.items())]
-    rows = len({o.train_id for o in overlaps})
-    shown = ", ".join(sorted({o.train_id for o in overlaps})[:5])
     return (
-        f"{rows} training questions occur in benchmarks ({'; '.join(parts)}), such as {shown}; "
-        "task.overlap: drop leaves them out"
+        f"{_rows(overlaps)} training questions occur in benchmarks ({_counts(overlaps)}), such as "
+        f"{_shown(overlaps)}; task.overlap: drop leaves them out"
     )
+
+
+def held_out_summary(overlaps: Sequence[Overlap]) -> str:
+    """One sentence on training questions like those held out; none where there are none."""
+    if not overlaps:
+        return ""
+    pairs = ", ".join(f"{o.train_id} and {o.test_id}" for o in overlaps[:5])
+    return (
+        f"{_rows(overlaps)} questions are nearly the same as held-out ones ({_counts(overlaps)}), "
+        f"such as {pairs}: scores there flatter; take one of each pair out of the data"
+    )
+
+
+def letters(question: str) -> str:
+    """The letters and digits of a question: what equal ones share, however they are set."""
+    return "".join(_words(question))
+
+
+def _rows(overlaps: Sequence[Overlap]) -> int:
+    return len({o.train_id for o in overlaps})
+
+
+def _counts(overlaps: Sequence[Overlap]) -> str:
+    counts = Counter((o.benchmark, o.kind) for o in overlaps)
+    return "; ".join(f"{name}: {n} {kind}" for (name, kind), n in sorted(counts.items()))
+
+
+def _shown(overlaps: Sequence[Overlap]) -> str:
+    return ", ".join(sorted({o.train_id for o in overlaps})[:5])
 
 
 def _words(question: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,12 +10,17 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import yaml
 
-from sps.store.rollouts import SCHEMA, files
+from sps.reading import parse_yaml, read_json, read_text
+from sps.store.evals import SCHEMA as SAMPLES
+from sps.store.evals import parts
+from sps.store.rollouts import SCHEMA, listing, strays
 from sps.track import read_records
 
 _BATCH = 4096
+_MEANS = ("mean_length", "mean_logprob", "greedy_logprob")  # of a summary
+_MOST = 10**6  # samples a question
+_WORDS = {"kind", "of", "name", "text"}  # fields of a record that are words
 
 
 @dataclass(frozen=True)
@@ -60,12 +64,13 @@ class RunFolder:
 
     def rollout_batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
         """The rollouts of every file that can be read, a few thousand rows at a time."""
+        schema = pa.schema([SCHEMA.field(c) for c in columns])
         for path in self.rollout_files():
             try:
-                source = pq.ParquetFile(path)
+                source = pq.ParquetFile(path, page_checksum_verification=True)
                 for batch in source.iter_batches(_BATCH, columns=columns):
-                    yield batch.select(columns)
-            except (OSError, pa.ArrowException, KeyError) as error:
+                    yield batch.select(columns).cast(schema)
+            except (OSError, ValueError, KeyError, pa.ArrowException) as error:
                 self.note(f"rollouts/{path.name} cannot be read ({_short(error)})")
 
     def rollouts(self, columns: list[str]) -> pa.Table:
@@ -77,15 +82,16 @@ class RunFolder:
     def rollout_files(self) -> list[Path]:
         """The files that together hold each rollout once."""
         folder = self.folder / "rollouts"
-        return files(folder) if folder.is_dir() else []
+        return [file.path for file in listing(folder)] if folder.is_dir() else []
 
     def samples(self, evaluation: str, columns: list[str]) -> pa.Table:
         """Stored samples of an evaluation."""
         tables = []
-        for path in sorted((self.folder / "evals" / evaluation).glob("part-*.parquet")):
+        for path in parts(self.folder / "evals" / evaluation):
             try:
-                tables.append(pq.read_table(path, columns=columns))
-            except (OSError, pa.ArrowException) as error:
+                table = pq.read_table(path, columns=columns, page_checksum_verification=True)
+                tables.append(table.cast(pa.schema([SAMPLES.field(c) for c in columns])))
+            except (OSError, ValueError, KeyError, pa.ArrowException) as error:
                 self.note(f"evals/{evaluation}/{path.name} cannot be read ({_short(error)})")
         return pa.concat_tables(tables) if tables else pa.table({c: [] for c in columns})
 
@@ -121,11 +127,11 @@ def read_run(folder: Path) -> RunFolder:
 def _recipe(run: RunFolder) -> dict[str, Any]:
     path = run.folder / "recipe.yaml"
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = parse_yaml(read_text(path))
     except FileNotFoundError:
         run.note("recipe.yaml is not there: settings are unknown")
         return {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError) as error:
         run.note(f"recipe.yaml cannot be read ({_short(error)})")
         return {}
     if not isinstance(tree, dict):
@@ -140,16 +146,36 @@ def _records(run: RunFolder) -> list[dict[str, Any]]:
         run.note("metrics.jsonl is not there: no training curves, no cost")
         return []
     try:
-        found = read_records(path)
-        lines = sum(1 for line in path.read_bytes().splitlines() if line.strip())
+        good = read_records(path)
+        with path.open("rb") as file:
+            lines = sum(1 for line in file if line.strip())
     except OSError as error:
         run.note(f"metrics.jsonl cannot be read ({_short(error)})")
         return []
-    good = [r for r in found if isinstance(r, dict) and isinstance(r.get("kind"), str)]
-    good = [r for r in good if isinstance(r.get("step"), int)]
     if len(good) < lines:
         run.note(f"metrics.jsonl: {lines - len(good)} of {lines} lines are cut short or damaged")
-    return good
+    return [_plain(run, record) for record in good]
+
+
+def _plain(run: RunFolder, record: dict[str, Any]) -> dict[str, Any]:
+    """A record without words or numbers that are none: curves are drawn of all that phases hold."""
+    phase = record["kind"] in ("rl", "irl", "meter")
+    odd = [
+        name
+        for name, value in record.items()
+        if (name in _WORDS and not isinstance(value, str))
+        or (name not in _WORDS and (phase or name == "time") and not _is_number(value))
+    ]
+    if odd:
+        run.note(f"metrics.jsonl: {record['kind']} records hold no usable {odd[0]!r}")
+    return {name: value for name, value in record.items() if name not in odd}
+
+
+def _is_number(value: Any) -> bool:
+    """Or nothing; a whole number of any length is none to a plot."""
+    return (
+        value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
+    )
 
 
 def _evaluations(run: RunFolder) -> list[Evaluation]:
@@ -158,17 +184,28 @@ def _evaluations(run: RunFolder) -> list[Evaluation]:
     found = []
     for path in sorted(folder.glob("*.json")):
         try:
-            summary = json.loads(path.read_text(encoding="utf-8"))
+            summary = read_json(path)
             correct = {str(q): int(c) for q, c in summary["per_question"].items()}
             n = int(summary["n"])
-            if n < 1 or not all(0 <= c <= n for c in correct.values()):
+            if not 1 <= n <= _MOST or not all(0 <= c <= n for c in correct.values()):
                 raise ValueError("counts are out of range")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            kinds = {str(kind): int(count) for kind, count in summary.get("kinds", {}).items()}
+            means = [summary.get(name) for name in _MEANS]
+            if not all(map(_is_number, means)):
+                raise ValueError("a mean is no number")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             run.note(f"evals/{path.name} cannot be read ({_short(error)})")
             continue
         split, number = _split(path.stem, run.setting("evaluation", "temperature"))
         found.append(
-            Evaluation(path.stem, split, steps.get(path.stem, number), n, correct, summary)
+            Evaluation(
+                path.stem,
+                split,
+                steps.get(path.stem, number),
+                n,
+                correct,
+                summary | {"kinds": kinds},
+            )
         )
     whole = {e.name for e in found}
     for part in sorted(p for p in folder.glob("*") if p.is_dir()):
@@ -198,6 +235,8 @@ def _say_what_is_not_there(run: RunFolder) -> None:
         run.note("evals/ holds no finished evaluation: no Pass@k")
     elif not run.split("test"):
         run.note("the final evaluation (evals/test.json) is not there")
+    for sentence in strays(run.folder / "rollouts"):
+        run.note(sentence)
     if not run.rollout_files():
         run.note("rollouts/ is empty or not there: no likelihoods, no trajectories")
     if not run.checkpoints():

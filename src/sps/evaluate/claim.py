@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sps.errors import UserError
+from sps.reading import read_json
 
 # More samples, more benchmarks and other gold answers go with what is there.
 _FREE = {"n", "questions", "cut"}
@@ -54,7 +55,19 @@ def claim(folder: Path, now: dict[str, Any], regrade_only: bool) -> dict[str, An
 def held(folder: Path) -> dict[str, Any]:
     """What eval.json says; nothing where there is none."""
     path = folder / "eval.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if not path.exists():
+        return {}
+    try:
+        found = read_json(path)
+        kinds = {"model": str, "dtype": str, "questions": dict, "cut": dict | None}
+        if not all(isinstance(found.get(name), kind) for name, kind in kinds.items()):
+            raise ValueError("it does not say what was evaluated")
+        return found
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"{path} cannot be read ({type(error).__name__}: {error}): put it back from a copy, or "
+            "choose another folder with --out"
+        ) from None
 
 
 def _older(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:

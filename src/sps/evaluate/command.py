@@ -22,6 +22,7 @@ from sps.evaluate.evaluate import PolicyTexts, collect, missing, regrade
 from sps.evaluate.progress import make_progress
 from sps.evaluate.scores import Scores, count_scores
 from sps.evaluate.tables import markdown, write_results
+from sps.lock import hold, release
 from sps.policy.resolve import resolve_model
 from sps.ranks import ALONE, Ranks
 from sps.rollout import RolloutEngine
@@ -74,10 +75,12 @@ class Machinery:
     workers: int = 0
     time_limit: float = 6.0
     cut: str = "zero"
+    unsafe: str = ""  # tasks of reasoning-gym that may evaluate answers, by name, with commas
     concurrency: int = 16
     retries: int = 6
     api_key_env: str = "OPENAI_API_KEY"
     engine: EngineOf | None = None  # policy, rows at once -> engine; None: the plain native one
+    trust_remote_code: bool = False  # run the code that comes with the model
     ranks: Ranks = ALONE  # each draws and judges its share
 
 
@@ -118,6 +121,11 @@ def eval_command(
     }
 
     def take() -> dict[str, Any]:
+        claim(folder, asked, regrade_only)  # refused before anything is made
+        try:
+            hold(folder, "sps eval")
+        except OSError as error:
+            raise UserError(f"{folder}: cannot be written ({error.strerror}); see --out") from None
         claimed = claim(folder, asked, regrade_only)
         for part in parts if regrade_only else ():
             _check_complete(folder, part, settings.n)
@@ -135,6 +143,7 @@ def eval_command(
         return write_results(folder, about, scores, rows)
 
     found = ranks.tell(write)
+    release(folder)
     say(markdown(settings.model, scores))
     files = "results.json, table.md, table.tex, questions.md, */samples.parquet"
     say(f"written to {folder}: {files}")
@@ -196,7 +205,7 @@ def make_part(name: str, settings: EvalSettings, machinery: Machinery) -> Part:
         problems = task.problems("test")[: settings.limit]
         return Part(name, task, problems, lambda: InlineVerifier(task.judge))
     if name.startswith("gym:"):
-        return _gym_part(name, settings, cut, pool)
+        return _gym_part(name, settings, machinery, pool)
     benchmark = find_benchmark(name)
     problems = load_benchmark(name, machinery.data_dir)[: settings.limit]
     if benchmark.kind == "choice":
@@ -211,12 +220,16 @@ def make_part(name: str, settings: EvalSettings, machinery: Machinery) -> Part:
     return Part(name, task, problems, lambda: VerifierPool(judge, {"cut": cut}, **pool))
 
 
-def _gym_part(name: str, settings: EvalSettings, cut: str, pool: dict[str, Any]) -> Part:
+def _gym_part(
+    name: str, settings: EvalSettings, machinery: Machinery, pool: dict[str, Any]
+) -> Part:
     from sps.tasks.gym import Gym
 
     task_name, size = name.removeprefix("gym:"), settings.limit or 100
-    task = Gym(task_name, {"test": size}, seed=1, template=settings.template, cut=cut)
-    options = {"task": task_name, "settings": {}, "cut": cut}
+    shape = {"template": settings.template, "cut": machinery.cut}
+    task = Gym(task_name, {"test": size}, 1, **shape, unsafe=machinery.unsafe.split(","))
+    options = {"task": task_name, "settings": {}, "cut": machinery.cut, "unsafe": task.unsafe}
+    pool |= {"fresh": task.unsafe}
     judge = "sps.tasks.gym:make_judge"
     return Part(name, task, task.problems("test"), lambda: VerifierPool(judge, options, **pool))
 
@@ -293,7 +306,8 @@ def make_texts(settings: EvalSettings, machinery: Machinery) -> TextEngine:
     from sps.rollout.native import NativeEngine
 
     device = pick_device(machinery.device)
-    policy = load_policy(settings.model, settings.gguf, settings.dtype, device)
+    trust = machinery.trust_remote_code
+    policy = load_policy(settings.model, settings.gguf, settings.dtype, device, trust)
     torch.set_num_threads(best_threads(policy.model))
     rows = machinery.max_rows or (64 if policy.model.device.type == "cpu" else 1024)
     if machinery.engine:
@@ -341,8 +355,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out")
     parser.add_argument("--compare", nargs=2, metavar=("A", "B"))
     parser.add_argument("--regrade", action="store_true")
+    parser.add_argument("--trust-remote-code", action="store_true")
     kinds = {"int": int, "float": float, "int | None": int}
-    tables = {EvalSettings: ("model",), Machinery: ("engine", "ranks")}
+    flags = ("engine", "ranks", "trust_remote_code")
+    tables = {EvalSettings: ("model",), Machinery: flags}
     for table, left_out in tables.items():
         for key in (f for f in fields(table) if f.name not in left_out):
             flag = f"--{key.name.replace('_', '-')}"
@@ -361,7 +377,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             compare_command(*given.compare, say=say)
         else:
             settings = build(EvalSettings, ("model",), model=given.model)
-            machinery = build(Machinery, ("engine", "ranks"))
+            machinery = build(Machinery, flags, trust_remote_code=given.trust_remote_code)
             eval_command(
                 settings,
                 given.bench,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from sps.algo.passk import paired
 from sps.errors import UserError
 from sps.evaluate.scores import Scores, read_scores
 from sps.evaluate.tables import shown_ks
+from sps.reading import read_json
 
 
 def read_results(path: str | Path) -> tuple[str, dict[str, Scores]]:
@@ -17,7 +17,7 @@ def read_results(path: str | Path) -> tuple[str, dict[str, Scores]]:
     file = Path(path).expanduser()
     file = file / "results.json" if file.is_dir() else file
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = read_json(file)
         scores = {name: read_scores(summary) for name, summary in found["benchmarks"].items()}
         return str(found["model"]), scores
     except FileNotFoundError:

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sps.algo.passk import Interval, mean_interval, pass_at_k
+from sps.errors import UserError
+from sps.reading import read_json
+
+MOST = 10**6  # samples a question
 
 
 @dataclass(frozen=True)
@@ -53,19 +58,37 @@ class Scores:
         }
 
 
-def read_scores(summary: dict[str, Any]) -> Scores:
-    """The inverse of Scores.summary."""
-    per_question = summary["per_question"]
-    return Scores(
-        tuple(per_question),
-        np.array(list(per_question.values())),
-        summary["n"],
-        summary["kinds"],
-        summary["details"],
-        summary["mean_logprob"],
-        summary["mean_length"],
-        summary["greedy_logprob"],
-    )
+def read_scores(summary: Any) -> Scores:
+    """The inverse of Scores.summary; a ValueError where it is none."""
+    try:
+        per_question, greedy = summary["per_question"], summary["greedy_logprob"]
+        found = Scores(
+            tuple(per_question),
+            np.array([int(count) for count in per_question.values()], dtype=np.int64),
+            int(summary["n"]),
+            {str(kind): int(count) for kind, count in summary["kinds"].items()},
+            {str(word): int(count) for word, count in summary["details"].items()},
+            float(summary["mean_logprob"]),
+            float(summary["mean_length"]),
+            None if greedy is None else float(greedy),
+        )
+    except (KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(f"they are no scores: {type(error).__name__} {error}") from None
+    inside = (found.correct_Q >= 0) & (found.correct_Q <= found.n)
+    if not found.ids or not 1 <= found.n <= MOST or not inside.all():
+        raise ValueError("counts are out of range")
+    return found
+
+
+def load_scores(path: Path) -> Scores:
+    """The scores in a file of evals/."""
+    try:
+        return read_scores(read_json(path))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path} cannot be read ({error}); remove it, and the samples beside it are counted "
+            "again"
+        ) from None
 
 
 def count_scores(

@@ -16,6 +16,7 @@ from sps.policy.shard import optimizer_state
 from sps.policy.update import Budget
 from sps.ranks import ALONE, Ranks
 from sps.rollout import RolloutEngine
+from sps.stop import Stop
 from sps.store.rollouts import RolloutStore
 from sps.tasks import Task
 from sps.types import Problem
@@ -42,6 +43,7 @@ class Parts:
     )
     probe: Probe | None = None
     ranks: Ranks = ALONE
+    stop: Stop = field(default_factory=Stop)
     prompts: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def prompt_ids(self, problem: Problem) -> tuple[int, ...]:

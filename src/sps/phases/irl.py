@@ -154,7 +154,7 @@ def irl_step(
     )
     entropy = sums["entropy"] / sums["tokens"]
     told = {"loss": sums["loss"], "grad_norm": sums["grad_norm"], "entropy": entropy}
-    return told | {name: sums[name] for name in ("out_of_memory",) if name in sums}
+    return told | {name: sums[name] for name in ("out_of_memory", "skipped") if name in sums}
 
 
 def batches(size: int, batch: int, steps: int, rng: np.random.Generator) -> Iterator[np.ndarray]:

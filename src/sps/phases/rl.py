@@ -38,7 +38,8 @@ def rl_phase(parts: Parts, phase: Phase) -> Iterator[tuple[int, Metrics, bool]]:
     while step <= phase.last:
         rounds = min(settings.steps_per_generation, phase.last - step + 1)
         began = time.perf_counter()
-        groups, metrics = draw_groups(parts, step, parts.recipe.rollout.prompts * rounds)
+        with parts.stop.window(parts.ranks.size == 1):  # no weight has changed yet
+            groups, metrics = draw_groups(parts, step, parts.recipe.rollout.prompts * rounds)
         drawn = time.perf_counter() - began
         verify = metrics.pop("seconds/verify")
         shares = list(_shares(groups, rounds))
@@ -358,7 +359,8 @@ def _learnt_metrics(sums: dict[str, float], used: int, total: int) -> Metrics:
     if "engine_weight" in sums:
         metrics["engine_weight"] = sums["engine_weight"] / tokens
         metrics["engine_truncated"] = sums["engine_truncated"] / tokens
-    metrics |= {name: sums[name] for name in ("out_of_memory", "peak_gib") if name in sums}
+    more = ("out_of_memory", "peak_gib", "skipped")
+    metrics |= {name: sums[name] for name in more if name in sums}
     if "kl" in sums:
         metrics["kl_ref"] = sums["kl"] / tokens
     return metrics

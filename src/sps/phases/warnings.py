@@ -15,7 +15,7 @@ _CUT_OFF = 0.05  # more rollouts without an end than this share are warned of
 def gap_warning(metrics: Metrics, limit: float) -> str:
     """What to say when trainer and engine disagree by more than they should, else nothing."""
     gap = metrics.get("engine_gap", 0.0)
-    if gap <= limit:
+    if not gap > limit:  # NaN is another matter: the update was skipped
         return ""
     return (
         f"the engine's log-probabilities are {gap:.3g} nats a token from the trainer's, above "
@@ -29,7 +29,7 @@ def check_gap(metrics: Metrics, limit: float | None, dtype: torch.dtype) -> None
     if limit is None:
         limit = _ROUNDING[dtype != torch.float32]
     gap = metrics.get("engine_gap", 0.0)
-    if gap <= limit:
+    if not gap > limit:
         return
     raise RunFailed(
         f"the engine's log-probabilities are {gap:.3g} nats a token from the trainer's. Rounding "

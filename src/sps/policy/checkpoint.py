@@ -13,11 +13,16 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, logging
 
-from sps.errors import UserError
+from sps.disk import digests, sync, sync_tree, unwritten, write_whole
+from sps.errors import RunFailed, UserError
 from sps.policy.load import Policy
 from sps.policy.shard import put_weights, whole_weights
 from sps.ranks import ALONE, Ranks
+
+_SUMS = "checksums.json"  # of all files but the card, which is written again at the end of a run
+_CARD = "README.md"
 
 
 def save_checkpoint(
@@ -28,52 +33,102 @@ def save_checkpoint(
     texts: Callable[[], Mapping[str, str]] = dict,
     ranks: Ranks = ALONE,
 ) -> Path:
-    """Write a checkpoint; it appears under its name only when it is whole.
+    """Write a checkpoint; it appears under its name only when it is whole and on the disk.
 
     `texts` makes further files by name, in place of those of the same name from transformers.
     """
     weights = whole_weights(policy, ranks)
 
     def write() -> None:
-        draft = _draft(folder, policy, weights)
-        for name, text in texts().items():
-            (draft / name).write_text(text, encoding="utf-8")
-        torch.save(tensors, draft / "trainer.pt")
-        (draft / "trainer.json").write_text(json.dumps({**state, "version": policy.version}))
-        shutil.rmtree(folder, ignore_errors=True)
+        draft = folder.with_name(f"{folder.name}.{os.getpid()}.draft")
+        try:
+            _fill(draft, policy, weights)
+            for name, text in texts().items():
+                (draft / name).write_text(text, encoding="utf-8")
+            torch.save(tensors, draft / "trainer.pt")
+            (draft / "trainer.json").write_text(json.dumps({**state, "version": policy.version}))
+            names = sorted(path.name for path in draft.iterdir() if path.name != _CARD)
+            write_whole(draft / _SUMS, json.dumps(digests(draft, names), indent=1))
+            sync_tree(draft)
+        except (OSError, SafetensorError, RuntimeError) as error:
+            free = shutil.disk_usage(folder.parent).free / 2**20
+            shutil.rmtree(draft, ignore_errors=True)  # the space is wanted
+            raise RunFailed(unwritten(folder, f"{free:.0f} MiB were free; {error}")) from error
+        if folder.exists():  # damaged, or of a stop at this step
+            shutil.rmtree(folder)
         draft.rename(folder)
+        sync(folder.parent)
 
     ranks.tell(write)
     return folder
 
 
-def _draft(folder: Path, policy: Policy, weights: dict[str, torch.Tensor] | None) -> Path:
+def _fill(draft: Path, policy: Policy, weights: dict[str, torch.Tensor] | None) -> None:
     """Model and tokenizer in a folder beside the one they are for."""
-    draft = folder.with_name(f"{folder.name}.{os.getpid()}.draft")
     shutil.rmtree(draft, ignore_errors=True)
     policy.model.save_pretrained(draft, state_dict=weights)
     policy.tokenizer.save_pretrained(draft)
-    return draft
+
+
+def damage(folder: Path) -> str:
+    """What is wrong with a checkpoint: a file that is not as it was saved. Empty: nothing.
+
+    Checkpoints of older versions have no checksums; of them it is known only that they are there.
+    """
+    try:
+        json.loads((folder / "trainer.json").read_text())
+        sums = folder / _SUMS
+        saved = json.loads(sums.read_text()) if sums.exists() else {}
+        now = digests(folder, [name for name in saved if (folder / name).exists()])
+    except (OSError, ValueError) as error:
+        return f"it cannot be read: {error}"
+    lost = [name for name in saved if name not in now]
+    other = [name for name in now if now[name] != saved[name]]
+    said = [f"{', '.join(lost)} is missing"] * bool(lost)
+    return "; ".join(said + [f"{', '.join(other)} is not as it was saved"] * bool(other))
 
 
 def load_weights(policy: Policy, folder: Path) -> None:
-    """Put a checkpoint's weights into the model that is there."""
+    """Put a checkpoint's weights into the model that is there: all of them, or it is an error."""
     adapters = folder / "adapter_model.safetensors"
     try:
         if adapters.exists():
-            found = load_file(adapters, device=str(policy.model.device))
-            named = {_adapter(name): weight for name, weight in found.items()}
-            strangers = policy.model.load_state_dict(named, strict=False).unexpected_keys
-            if strangers:
-                raise UserError(f"{adapters}: the model has no place for {', '.join(strangers)}")
+            _load_adapters(policy.model, adapters)
             return
-        weights: dict[str, torch.Tensor] = {}
-        for file in [*folder.glob("model-*-of-*.safetensors")] or [folder / "model.safetensors"]:
-            weights |= load_file(file, device=str(policy.model.device))
+        weights = _stored(folder)
     except (OSError, SafetensorError) as error:
         raise UserError(f"{folder}: its weights cannot be read ({error})") from None
-    put_weights(policy.model, weights)
+    put_weights(policy.model, weights, str(folder))
     policy.model.tie_weights()
+
+
+def _stored(folder: Path) -> dict[str, torch.Tensor]:
+    """Weights by the names they have in a model. Files may have others (experts), which is why
+    transformers reads them; what it would make up for a name that is missing is an error."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        model, about = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
+        )
+    finally:
+        logging.set_verbosity(before)
+    odd = {kind: sorted(map(str, names)) for kind, names in about.items() if names}
+    if odd:
+        said = "; ".join(f"{kind}: {', '.join(names[:3])}" for kind, names in odd.items())
+        raise UserError(f"{folder}: its weights are not those of its model ({said})")
+    return dict(model.named_parameters())
+
+
+def _load_adapters(model: Any, path: Path) -> None:
+    found = load_file(path, device=str(model.device))
+    named = {_adapter(name): weight for name, weight in found.items()}
+    strangers = model.load_state_dict(named, strict=False).unexpected_keys
+    if strangers:
+        raise UserError(f"{path}: the model has no place for {', '.join(strangers)}")
+    trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
+    if lost := sorted(trained - named.keys()):
+        raise UserError(f"{path}: it has no weights for {', '.join(lost)}")
 
 
 def _adapter(name: str) -> str:
@@ -93,6 +148,25 @@ def latest_checkpoint(folder: Path) -> Path | None:
     return next(reversed(saved_checkpoints(folder).values()), None)
 
 
+def sound_checkpoint(folder: Path) -> tuple[Path | None, dict[Path, str]]:
+    """The newest checkpoint that is as it was saved, also of a stop, and what is wrong with those
+    that are newer; these are put aside as `damaged-...`."""
+    named = [p for p in folder.glob("st[eo]p-*") if re.fullmatch(r"st[eo]p-\d+", p.name)]
+    wrong: dict[Path, str] = {}
+    # At equal steps that of the stop comes last: the other was saved after it.
+    for path in sorted(named, key=lambda p: (-int(p.name[5:]), p.name)):
+        if not (why := damage(path)):
+            break
+        wrong[path] = why
+    else:
+        path = None
+    for bad in wrong if path else ():
+        aside = bad.with_name(f"damaged-{bad.name}")
+        shutil.rmtree(aside, ignore_errors=True)
+        bad.rename(aside)
+    return path, wrong
+
+
 def forget_checkpoints(folder: Path, keep: int, spare: set[int]) -> None:
     """Remove all but the newest `keep` checkpoints and those to be spared; 0 keeps all."""
     saved = saved_checkpoints(folder)
@@ -103,8 +177,14 @@ def forget_checkpoints(folder: Path, keep: int, spare: set[int]) -> None:
 
 def forget_drafts(folder: Path) -> None:
     """Remove what a process that was killed while it saved has left."""
-    for draft in folder.glob("step-*.draft"):
+    for draft in folder.glob("st[eo]p-*.draft"):
         shutil.rmtree(draft)
+
+
+def forget_stops(folder: Path) -> None:
+    """Remove the checkpoints of stops: a run that went on has one of its own."""
+    for path in folder.glob("stop-*"):
+        shutil.rmtree(path)
 
 
 def load_trainer(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:

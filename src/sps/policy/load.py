@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, logging
 from sps.algo.logits import finished
 from sps.config import Lora
 from sps.errors import UserError
+from sps.policy.files import base_of, check_files, check_loaded, in_one_line
 from sps.policy.layers import compile_layers, recompute_layers
 from sps.policy.logprobs import Scorer
 from sps.policy.short import use_short
@@ -99,14 +101,21 @@ def add_lora(model: Any, lora: Lora) -> None:
 
 
 def load_policy(
-    path: str, gguf: str | None = None, dtype: str = "float32", device: str = "cpu"
+    path: str,
+    gguf: str | None = None,
+    dtype: str = "float32",
+    device: str = "cpu",
+    trust: bool = False,
 ) -> Policy:
-    """Load model and tokenizer; what is missing or broken is said in one sentence."""
+    """Load model and tokenizer; what is missing or broken is said in one sentence.
+
+    Code that comes with a model runs only with `trust`; nobody is ever asked on the terminal.
+    """
     folder = Path(path)
     if folder.suffix == ".gguf" and gguf is None:
         folder, gguf = folder.parent, folder.name
     where = str(folder)
-    if gguf and not (folder / gguf).exists():
+    if gguf and not (folder / gguf).is_file():
         raise UserError(f"model.path: there is no file {gguf} in {where}")
     looks_local = where.startswith((".", "/", "~")) or where.count("/") != 1
     if looks_local and not folder.exists():
@@ -116,23 +125,8 @@ def load_policy(
         )
     if folder.is_dir() and not gguf:
         _refuse_no_model(folder)
-    extra = {"gguf_file": gguf} if gguf else {}
-    quiet = logging.get_verbosity()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    # The GGUF reader draws bars of its own that nothing else switches off.
-    hush = redirect_stderr(io.StringIO()) if gguf else nullcontext()
-    try:
-        with hush:
-            tokenizer: Any = AutoTokenizer.from_pretrained(where, **extra)
-            model = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32, **extra)
-    except (OSError, ValueError, ImportError, KeyError) as error:
-        lines = str(error).strip().splitlines() or [repr(error)]
-        # A first line that ends in a colon says nothing without those that follow.
-        first = " ".join(lines) if lines[0].rstrip().endswith(":") else lines[0]
-        raise UserError(f"model.path: {where} cannot be loaded: {first}") from None
-    finally:
-        logging.set_verbosity(quiet)
+        check_files(folder)
+    tokenizer, model = _load(folder, gguf, trust)
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
         raise UserError(
             f"model.path: {where}: the tokenizer has {len(tokenizer)} tokens but the model embeds "
@@ -148,6 +142,51 @@ def load_policy(
     use_short(model)
     check_logits(model, where)
     return Policy(model, tokenizer, where)
+
+
+def _load(folder: Path, gguf: str | None, trust: bool) -> tuple[Any, Any]:
+    """Tokenizer and model, whole: every weight comes from the files and has its place."""
+    where, base = str(folder), "" if gguf else base_of(folder)
+    shown = base or str(folder / gguf if gguf else folder)
+    extra: dict[str, Any] = {"gguf_file": gguf} if gguf else {}
+    extra["trust_remote_code"] = trust
+    exact = {"dtype": torch.float32, "weights_only": True, "ignore_mismatched_sizes": True}
+    quiet = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    # The GGUF reader draws bars of its own that nothing else switches off.
+    hush = redirect_stderr(io.StringIO()) if gguf else nullcontext()
+    try:
+        with hush:
+            tokenizer: Any = AutoTokenizer.from_pretrained(where, **extra)
+            model, info = AutoModelForCausalLM.from_pretrained(
+                base or where, output_loading_info=True, **exact, **extra
+            )
+            check_loaded(shown, info)
+            if base:  # in two steps: transformers would forget what it found of the model
+                check_loaded(where, model.load_adapter(where).to_dict())
+    except UserError:
+        raise
+    except Exception as error:  # a damaged file fails in as many ways as there are readers
+        raise UserError(_cannot_load(shown, error, trust)) from None
+    finally:
+        logging.set_verbosity(quiet)
+    return tokenizer, model
+
+
+def _cannot_load(where: str, error: Exception, trust: bool) -> str:
+    if "trust_remote_code" in str(error) and not trust:
+        return (
+            f"model.path: {where} brings code of its own, which is not run. If you have read it "
+            "and trust it, say so: model.trust_remote_code: true in a recipe, "
+            "--trust-remote-code for sps eval"
+        )
+    if isinstance(error, pickle.UnpicklingError):
+        return (
+            f"model.path: {where} cannot be loaded: its .bin file is damaged, or holds more than "
+            "weights, which could run as code; use safetensors"
+        )
+    return f"model.path: {where} cannot be loaded: {in_one_line(error)}"
 
 
 def _refuse_no_model(folder: Path) -> None:
@@ -176,6 +215,11 @@ def check_logits(model: Any, where: str) -> None:
     hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
     ours = finished(model.get_output_embeddings()(hidden), model.config)
     own = model(input_ids=ids, use_cache=False).logits
+    if not own.isfinite().all():
+        raise UserError(
+            f"model.path: {where}: the weights give logits that are no numbers (NaN or infinite); "
+            "they are damaged, or a training run went astray"
+        )
     if not torch.allclose(ours, own, rtol=1e-3, atol=1e-3 * float(own.abs().max())):
         raise UserError(
             f"model.path: {where}: {type(model).__name__} changes its logits in a way that is not "

@@ -18,6 +18,7 @@ def resolve_model(model: str) -> str:
     found = sorted(p for p in saved if any((p / kind).exists() for kind in kinds))
     if not found:
         raise UserError(f"{model}: this run has no checkpoint yet; let it reach one first")
-    selected = [r["selected"] for r in read_records(folder / "metrics.jsonl") if "selected" in r]
+    records = read_records(folder / "metrics.jsonl")
+    selected = [r["selected"] for r in records if isinstance(r.get("selected"), int)]
     chosen = folder / "checkpoints" / f"step-{selected[-1]:06d}" if selected else found[-1]
     return str(chosen if chosen in found else found[-1])

@@ -72,15 +72,27 @@ def whole_weights(policy: Policy, ranks: Ranks) -> dict[str, Tensor] | None:
         value = whole(weight).detach()
         if ranks.main:
             found[name] = value.cpu()
-    return found
+    stored = policy.model.state_dict().keys()  # not every buffer is
+    return found | {n: b.cpu() for n, b in policy.model.named_buffers() if n in stored}
 
 
 @torch.no_grad()
-def put_weights(model: Any, weights: dict[str, Tensor]) -> None:
-    """Whole weights by name into a model, sharded or not; tied ones are stored once."""
-    for name, weight in model.named_parameters():
-        if name in weights:
-            local(weight).copy_(local(_like(weights[name], weight)))
+def put_weights(model: Any, weights: dict[str, Tensor], source: str) -> None:
+    """Whole weights by name into a model, sharded or not; tied ones are there once. A name that
+    only one of both has is an error: the model would be a mixture of two."""
+    own = dict(model.named_parameters())
+    if odd := sorted(own.keys() ^ weights.keys()):
+        shown = ", ".join(odd[:3]) + (f" and {len(odd) - 3} more" if len(odd) > 3 else "")
+        raise UserError(f"{source}: weights that only it or only the model has: {shown}")
+    for name, weight in own.items():
+        local(weight).copy_(local(_like(weights[name], weight)))
+
+
+def finite_weights(model: Any) -> bool:
+    """Whether no weight is NaN or infinite, on any rank. A collective where they are sharded."""
+    kept = [torch.isfinite(local(weight)).all() for weight in model.parameters()]
+    odd = (~torch.stack(kept)).sum().double()
+    return not float(sum_of_shards(odd, model))
 
 
 def optimizer_state(model: Any, optimizer: torch.optim.Optimizer | None) -> dict[str, Any] | None:

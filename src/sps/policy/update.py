@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -52,7 +53,8 @@ def optimizer_step(
 ) -> dict[str, float]:
     """Forward and backward each part, then step once. No part on any rank is no step.
 
-    Out of memory: gradients are thrown away, the parts halved, and the step is taken again.
+    Out of memory: gradients are thrown away, the parts halved, and the step is taken again. A loss
+    or a gradient that is not finite: weights and optimizer stay as they are (`skipped`).
     """
 
     def gradients(tokens: int) -> dict[str, float]:
@@ -64,7 +66,11 @@ def optimizer_step(
     sums = ranks.add(sums)
     if sums:
         sums["grad_norm"] = _clip(scorer, optimizer, max_grad_norm, ranks)
-        optimizer.step()
+        # Both are numbers on the host by now, and the same on every rank.
+        if math.isfinite(sums["loss"]) and math.isfinite(sums["grad_norm"]):
+            optimizer.step()
+        else:
+            sums["skipped"] = 1
         optimizer.zero_grad(set_to_none=True)
         if ranks.deepspeed:
             zero.finish(scorer)

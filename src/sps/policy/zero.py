@@ -6,6 +6,7 @@ reduces gradients, and is given an optimizer that does nothing; ours step on its
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
@@ -59,7 +60,7 @@ def backward(engine: Any, loss: Tensor, last: bool) -> None:
 
 def take_gradients(engine: Any, max_norm: float) -> float:
     """Give our optimizers their gradients, clipped; the norm before that, over all ranks."""
-    from deepspeed.utils import safe_get_local_grad
+    from deepspeed.utils import safe_get_local_grad, safe_set_local_grad
 
     weights = [w for w in engine.module.parameters() if w.requires_grad]
     grads = [safe_get_local_grad(w) for w in weights]
@@ -68,6 +69,8 @@ def take_gradients(engine: Any, max_norm: float) -> float:
     norm = float(square.sqrt())
     for weight, grad in zip(weights, grads, strict=True):
         weight.own.grad = grad * min(1.0, max_norm / (norm + 1e-6))
+        if not math.isfinite(norm):  # DeepSpeed's idle step would make NaN of 0 times NaN
+            safe_set_local_grad(weight, torch.zeros_like(grad))
     return norm
 
 

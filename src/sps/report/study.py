@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from sps.diagnose.ablation import sampling_sizes
 from sps.diagnose.questions import pass_curve
 from sps.diagnose.read import Evaluation, RunFolder, read_run
 from sps.errors import UserError
+from sps.reading import read_json
 
 Counts = tuple[dict[str, int], int]  # correct samples of each question, out of n
 
@@ -85,7 +85,7 @@ def _load(folder: Path) -> Study:
     path = folder / "results.json"
     if path.is_file():
         try:
-            results = json.loads(path.read_text(encoding="utf-8"))
+            results = read_json(path)
             if isinstance(results.get("methods"), dict):
                 return _comparison(folder, results)
         except (OSError, ValueError, AttributeError) as error:
@@ -217,7 +217,7 @@ def _all_counts(folder: Path) -> dict[str, list[Counts]]:
     found: dict[str, list[Counts]] = {}
     for path in sorted(folder.glob("*/*/result.json")):
         try:
-            for name, summary in json.loads(path.read_text(encoding="utf-8")).items():
+            for name, summary in read_json(path).items():
                 correct = {str(q): int(c) for q, c in summary["per_question"].items()}
                 found.setdefault(name, []).append((correct, int(summary["n"])))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):

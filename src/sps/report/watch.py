@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import socket
 import threading
 import time
 import webbrowser
@@ -14,6 +15,7 @@ from sps.errors import UserError
 from sps.report.page import render
 from sps.report.study import load_study
 
+_PATIENCE = 20.0  # seconds for asking, and for taking the page
 _REST = 5.0  # seconds between two pages, so that a busy run is not slowed by its own report
 
 
@@ -62,10 +64,30 @@ def make_server(folder: Path, port: int, rest: float = _REST) -> ThreadingHTTPSe
     live = LiveReport(folder, rest)
 
     class Handler(BaseHTTPRequestHandler):
-        """Two pages: the report and its stamp."""
+        """Two pages: the report and its stamp. Who is slow to ask or to take them is left."""
+
+        timeout = _PATIENCE  # seconds without a byte while asking, and in all while taking
+
+        def setup(self) -> None:
+            """Also one who asks a byte at a time."""
+            super().setup()
+            self.late = threading.Timer(_PATIENCE, self._hang_up)
+            self.late.daemon = True
+            self.late.start()
+
+        def _hang_up(self) -> None:
+            with contextlib.suppress(OSError):
+                self.connection.shutdown(socket.SHUT_RDWR)
+
+        def finish(self) -> None:
+            """Whatever came of it."""
+            self.late.cancel()
+            with contextlib.suppress(OSError):
+                super().finish()
 
         def do_GET(self) -> None:
             """Answer, if the request was meant for this machine."""
+            self.late.cancel()  # making the page may take long
             host = self.headers.get("Host", "").rsplit(":", 1)[0]
             if host not in ("127.0.0.1", "localhost"):  # a web page elsewhere must not read a run
                 self.send_error(403)
@@ -81,8 +103,9 @@ def make_server(folder: Path, port: int, rest: float = _REST) -> ThreadingHTTPSe
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.send_header("Cache-Control", "no-store")
-            self.end_headers()
-            self.wfile.write(body)
+            with contextlib.suppress(OSError):  # who asked has gone, or does not take it
+                self.end_headers()
+                self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing: the terminal belongs to the run."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sps.errors import UserError
 from sps.ranks import ALONE, Ranks
 
 SCHEMA = pa.schema(
@@ -24,6 +27,8 @@ SCHEMA = pa.schema(
         ("answer", pa.string()),
     ]
 )
+_PART = re.compile(r"part-\d{5,9}\.parquet", re.ASCII)
+_LOG = logging.getLogger("sps")
 _WHOLE = "samples.parquet"  # all samples, once an evaluation is done
 _ROWS, _SECONDS = 8192, 2.0  # a part is written when it has so many rows or is so old
 
@@ -37,6 +42,8 @@ class EvalStore:
         self.rows: list[dict[str, Any]] = []
         self._since = time.monotonic()
         numbers = [int(path.stem.partition("-")[2]) for path in self._parts()]
+        for sentence in strays(folder):
+            _LOG.warning(sentence)
         # Ranks number their parts without asking each other: every size-th number is one's own.
         self._number = (max(numbers, default=-1) // ranks.size + 1) * ranks.size + ranks.rank
 
@@ -46,7 +53,7 @@ class EvalStore:
         # A kill while parts are being joined leaves rows in both.
         found: dict[tuple[str, int], dict[str, Any]] = {}
         for path in whole + self._parts():
-            for row in pq.read_table(path).to_pylist():
+            for row in _rows(path):
                 found.setdefault((row["problem_id"], row["sample"]), row)
         return list(found.values())
 
@@ -71,10 +78,39 @@ class EvalStore:
         self.rows, self._number = [], 0
 
     def _parts(self) -> list[Path]:
-        return sorted(self.folder.glob("part-*.parquet"))
+        return parts(self.folder)
 
     def _write(self, rows: list[dict[str, Any]], name: str) -> None:
         path = self.folder / name
         draft = path.with_suffix(".draft")
-        pq.write_table(pa.Table.from_pylist(rows, SCHEMA), draft, compression="zstd")
+        table = pa.Table.from_pylist(rows, SCHEMA)
+        pq.write_table(table, draft, compression="zstd", write_page_checksum=True)
         draft.rename(path)
+
+
+def parts(folder: Path) -> list[Path]:
+    """The parts of an evaluation, in the order they were written."""
+    named = (p for p in folder.glob("part-*.parquet") if _PART.fullmatch(p.name) and p.is_file())
+    return sorted(named, key=lambda path: int(path.stem.partition("-")[2]))
+
+
+def strays(folder: Path) -> list[str]:
+    """A sentence on the Parquet files that are none of the evaluation's."""
+    own = {path.name for path in parts(folder)} | {_WHOLE}
+    other = sorted(p.name for p in folder.glob("*.parquet") if p.name not in own)
+    return [f"{folder}: {', '.join(other[:3])}: no samples of the evaluation; ignored"] * bool(
+        other
+    )
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    try:
+        # Not with schema=SCHEMA: columns that the file lacks would be filled with nothing.
+        table = pq.read_table(path, columns=SCHEMA.names, page_checksum_verification=True)
+        return table.cast(SCHEMA).to_pylist()
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        said = (str(error).strip().splitlines() or [repr(error)])[0][:200]
+        raise UserError(
+            f"{path}: the samples cannot be read ({said}); put the file back from a copy, or "
+            "remove it, and they are drawn again"
+        ) from None

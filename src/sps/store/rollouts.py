@@ -3,14 +3,18 @@
     rollouts/step-000001.parquet          one step, written as soon as it was judged
     rollouts/phase-000001-000050.parquet  an RL phase, ordered by likelihood, with what L2TE kept
 
-At the end of a phase its step files are merged into one; a reader never sees a rollout twice. Row
-groups are small and ordered by likelihood, so the unlikely ones are read without the rest.
+At the end of a phase its step files are merged into one; a reader never sees a rollout twice. A
+file's name says which steps it holds, so a reader opens those it needs and no others: the cost of
+a phase does not grow with the run. Row groups are small and ordered by likelihood, so the unlikely
+ones are read without the rest.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from sps.errors import UserError
 from sps.types import Rollout
 
 SCHEMA = pa.schema(
@@ -43,7 +48,20 @@ SCHEMA = pa.schema(
     ]
 )
 _ROW_GROUP = 1024
+_NAME = re.compile(r"(?:step-(\d{6,9})|phase-(\d{6,9})-(\d{6,9}))\.parquet", re.ASCII)
+_MAGIC = b"PAR1"  # how a Parquet file begins and ends
+_LOG = logging.getLogger("sps")
 _LIGHT = ["step", "group", "sample", "reward", "mean_logprob", "sum_logprob"]
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of the store, and what its name says."""
+
+    path: Path
+    first: int  # step
+    last: int
+    merged: bool  # of a phase, not of one step
 
 
 class RolloutStore:
@@ -52,6 +70,9 @@ class RolloutStore:
     def __init__(self, folder: Path):
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
+        # Once, here: nothing looks at them again until somebody needs those very steps.
+        for sentence in (*strays(folder), *damaged(folder)):
+            _LOG.warning(sentence)
 
     def append(self, step: int, rollouts: Iterable[Rollout]) -> None:
         """Write one step; it is there whole or not at all."""
@@ -72,11 +93,9 @@ class RolloutStore:
         keep = (pc.field("step") >= first) & (pc.field("step") <= last)
         if below is not None:
             keep = keep & (pc.field("mean_logprob") < below)
-        tables = [
-            pq.read_table(path, columns=columns, filters=keep, schema=SCHEMA)
-            for path in files(self.folder)
-        ]
+        needed = [f for f in listing(self.folder) if f.first <= last and first <= f.last]
         schema = SCHEMA if columns is None else pa.schema([SCHEMA.field(c) for c in columns])
+        tables = [_read(file, schema, keep) for file in needed]
         return pa.concat_tables(tables) if tables else schema.empty_table()
 
     def close_phase(self, first: int, last: int, kept: set[tuple[int, int, int]]) -> None:
@@ -89,33 +108,63 @@ class RolloutStore:
         table = table.set_column(SCHEMA.get_field_index("kept"), "kept", flags)
         merged = self.folder / f"phase-{first:06d}-{last:06d}.parquet"
         self._write(merged, table.sort_by("mean_logprob"))
-        for path in [*self.folder.glob("*.parquet")]:
-            if path != merged and first <= _range(path)[0] <= _range(path)[1] <= last:
-                path.unlink()
+        for file in _named(self.folder):
+            if file.path != merged and first <= file.first <= file.last <= last:
+                file.path.unlink()
 
     def forget_after(self, step: int) -> None:
         """Drop what a run that is resumed at `step` will draw again."""
-        for path in [*self.folder.glob("*.parquet")]:
-            first, last = _range(path)
-            if first > step:
-                path.unlink()
-            elif last > step:  # a phase that was closed after the checkpoint: cut it back
-                self._write(
-                    self.folder / f"phase-{first:06d}-{step:06d}.parquet", self.read(first, step)
-                )
-                path.unlink()
+        for file in _named(self.folder):
+            if file.first > step:
+                file.path.unlink()
+            elif file.last > step:  # a phase that was closed after the checkpoint: cut it back
+                cut = self.folder / f"phase-{file.first:06d}-{step:06d}.parquet"
+                self._write(cut, self.read(file.first, step))
+                file.path.unlink()
 
     def _write(self, path: Path, table: pa.Table) -> None:
         draft = path.with_suffix(".draft")
-        pq.write_table(table, draft, row_group_size=_ROW_GROUP, compression="zstd")
+        # With checksums: a bit that flips in a number would be another number to a reader.
+        how = {"compression": "zstd", "write_page_checksum": True}
+        pq.write_table(table, draft, row_group_size=_ROW_GROUP, **how)
         draft.rename(path)
 
 
-def files(folder: Path) -> list[Path]:
-    """The files that no phase file covers (a merge or a cut may have been cut short)."""
-    found = sorted(folder.glob("*.parquet"))
-    phases = [p for p in found if p.name.startswith("phase-")]
-    return [p for p in found if not any(_covers(phase, p) for phase in phases)]
+def listing(folder: Path) -> list[File]:
+    """The files that no phase file covers (a merge or a cut may have been cut short), by step."""
+    found, end = [], -1  # `end`: the last step of the phase files so far
+    # A file comes after all that could cover it: those that begin before, the longest first.
+    for file in sorted(_named(folder), key=lambda f: (f.first, -f.last, not f.merged)):
+        if file.last > end:
+            found.append(file)
+            end = file.last if file.merged else end
+    return found
+
+
+def strays(folder: Path) -> list[str]:
+    """A sentence on the Parquet files that are none of the store's."""
+    own = {file.path.name for file in _named(folder)}
+    other = sorted(p.name for p in folder.glob("*.parquet") if p.name not in own)
+    if not other:
+        return []
+    shown = ", ".join(other[:3]) + (f" and {len(other) - 3} more" if len(other) > 3 else "")
+    return [f"{folder}: {shown}: not a file of the rollout store; ignored"]
+
+
+def damaged(folder: Path) -> list[str]:
+    """A sentence on each file that was cut short or overwritten: a look at its two ends."""
+    said = "is damaged; skipped as long as its steps are not needed"
+    return [f"{file.path} {said}" for file in listing(folder) if not _whole(file.path)]
+
+
+def _whole(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(_MAGIC))
+            file.seek(-2 * len(_MAGIC), 2)  # the size of the footer, and the end
+            return head == file.read()[-len(_MAGIC) :] == _MAGIC
+    except OSError:  # also of a file that is shorter than that
+        return False
 
 
 def to_arrays(table: pa.Table, column: str) -> list[np.ndarray]:
@@ -160,11 +209,33 @@ def _table(rollouts: list[Rollout]) -> pa.Table:
     return pa.table(columns, schema=SCHEMA)
 
 
-def _covers(phase: Path, path: Path) -> bool:
-    (first, last), (begin, end) = _range(phase), _range(path)
-    return phase != path and first <= begin <= end <= last
+def _named(folder: Path) -> list[File]:
+    """Every file whose name is one of the store's."""
+    found = []
+    for path in folder.glob("*.parquet"):
+        match = _NAME.fullmatch(path.name)
+        if not match or not path.is_file():
+            continue
+        first = int(match[1] or match[2])
+        last = int(match[1] or match[3])
+        if first <= last:
+            found.append(File(path, first, last, match[1] is None))
+    return found
 
 
-def _range(path: Path) -> tuple[int, int]:
-    numbers = [int(x) for x in re.findall(r"\d+", path.stem)]
-    return numbers[0], numbers[-1]
+def _read(file: File, schema: pa.Schema, keep: pc.Expression) -> pa.Table:
+    """Some columns and rows of a file that is needed."""
+    try:
+        # Not with schema=SCHEMA: columns that the file lacks would be filled with nothing.
+        table = pq.read_table(
+            file.path, columns=schema.names, filters=keep, page_checksum_verification=True
+        )
+        return table.cast(schema)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        said = (str(error).strip().splitlines() or [repr(error)])[0][:200]
+        steps = f"step {file.first}" + (f" to {file.last}" if file.last > file.first else "")
+        raise UserError(
+            f"{file.path}: the rollouts of {steps} are needed and cannot be read ({said}). Put the "
+            f"file back from a copy, or remove the checkpoints from step {file.first} on and go "
+            "on with --resume"
+        ) from None

@@ -1,66 +1,64 @@
-"""Finding the answer in a text, and tidying it before Math-Verify reads it. Strings only."""
+"""Finding the answer in a text: what a model wrote in, the words that count as its answer out."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*(?=\{)|\\boxed\s+(?=\S)")
+_BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*(?=\{)|\\boxed\s+(?=\S)")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+# What may stand between two boxes that are one answer: \boxed{2} and $y = \boxed{5}$.
+_TIGHT = re.compile(
+    r"(?:[\s$.,;:&*]|\\[()\[\],;!]|\\q?quad|\b(?:and|or)\b|\\(?:text|mbox)\{\s*(?:and|or)?\s*\}"
+    r"|[a-zA-Z](?:_\{?\w\}?)?\s*=)*"
+)
 _JOINT = re.compile(r"\b(?:and|or)\b|[,;]")
-_LONE_LETTER = re.compile(
-    r"\\(?:mathrm|text|textrm|mathit|textit|rm|operatorname)\s*\{\s*([a-zA-Z])\s*\}"
+_FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*\n?", re.MULTILINE)
+_PROSE_FENCES = {"", "text", "latex", "tex", "math", "markdown", "md", "plaintext", "answer"}
+_TRACEBACK = re.compile(
+    r"Traceback \(most recent call last\)"
+    r".*?(?:^\w[\w.]*(?:Error|Exception|Interrupt|Exit)\b[^\n]*|\Z)",
+    re.DOTALL | re.MULTILINE,
 )
-_THOUSANDS = re.compile(
-    r"(?<![\d.,])\d{1,3}(?:(?:\{,\}|,\\!|\\,|\\!|\\ |~|\u202f|\u2009|\u00a0)\d{3})+(?!\d)"
+_CODE = re.compile(
+    r"import [\w.]+(?: as \w+)?(?:,.*)?\s*$|from [\w.]+ import |(?:async )?def \w+\(|class \w+[(:]"
+    r"|print\s*\(|return [^ ]+\s*$|>>> |#include|console\."
+    r"|File \".*\", line \d|\w+(?:Error|Exception):"
 )
-_SIGNS = str.maketrans({"\u2212": "-", "\u2013": "-", "\uff0c": ",", "\u00d7": "*", "\u00f7": "/"})
-_UNIT_AT_END = re.compile(
-    r"\\(?:text|mathrm|mbox|textrm)\s*\{\s*([^{}]*?)\s*\}\s*(?:\^\s*\{?\s*(\d)\s*\}?)?\s*\.?\s*\Z"
+_LIKE_CODE = re.compile(r"[\w.\[\]]+\s*[-+*/]?=[^=].*|[\w.]+\(.*\)\s*|#.*|[)\]}]+|\s.*")
+_ANCHOR = re.compile(
+    r"\banswers?\b[^.\n$\d\\]{0,60}?(?:\bis\b|\bare\b|:|=|\bbe\b|\bequals?\b)[\s*:]*|#{4}\s*"
+    r"|<answer>",
+    re.IGNORECASE,
 )
-_PLAIN_UNIT = re.compile(r"\d\s*([a-zA-Z]+)(?:\^\{?(\d)\}?)?\s*\.?\s*\Z")
-_WITH_UNIT = re.compile(r"(-?[\d.,]+)\s+([a-zA-Z]+)\.?")
-_NUMERAL = re.compile(r"([0-9A-Z]+)\s*_\s*\{?\s*(\d+)\s*\}?")
-_WHOLE = (
-    # 1 000 000
-    (re.compile(r"-?\d{1,3}(?: \d{3})+"), lambda m: m.group().replace(" ", "")),
-    # 1 1/2
-    (re.compile(r"(-?\d+) (\d+)/(\d+)"), lambda m: f"{m[1]}\\frac{{{m[2]}}}{{{m[3]}}}"),
-    # 1.6e-7
-    (
-        re.compile(r"(-?\d+(?:\.\d+)?)[eE]([+-]?\d{1,4})"),
-        lambda m: f"{m[1]} \\times 10^{{{int(m[2])}}}",
-    ),
+_FINAL = re.compile(r"final answer(?: is|:)", re.IGNORECASE)
+_DIGITS = r"(?:\d{1,3}(?:,\d{3})+(?![\d,])(?:\.\d+)?|\d+,\d\d?(?![\d,.])|\d+(?:\.\d+)?)"
+_NUMBER = rf"(?:{_DIGITS}|\.\d+)"
+_PLAIN = re.compile(
+    rf"(?<![\w.\\#])(?:(?<![\w)])[-+\u2212]\s?)?[$€£]?{_NUMBER}"
+    rf"(?:\s*[-+*/^\u00d7\u00f7x]\s*\(?-?[$€£]?{_NUMBER}\)?)*(?!(?:st|nd|rd|th)\b|\.?\d)"
+    r"(?:\s*(?:\\?%|percent\b))?"
 )
-# One name for each spelling; units that differ under the same number are different answers.
-_UNITS = {
-    name: names.split()[0]
-    for names in (
-        "mm millimeter millimeters millimetre millimetres",
-        "cm centimeter centimeters centimetre centimetres",
-        "km kilometer kilometers kilometre kilometres",
-        "m meter meters metre metres",
-        "in inch inches",
-        "ft foot feet",
-        "yd yard yards",
-        "mi mile miles",
-        "mg milligram milligrams",
-        "kg kilogram kilograms",
-        "g gram grams",
-        "lb lbs pound pounds",
-        "s sec secs second seconds",
-        "min mins minute minutes",
-        "h hr hrs hour hours",
-        "day days",
-        "week weeks",
-        "month months",
-        "year years",
-        "cent cents",
-        "dollar dollars",
-        "degree degrees deg",
-        "rad radian radians",
-    )
-    for name in names.split()
-}
+_FORMULA = re.compile(
+    r"\$\$(?P<a>.+?)\$\$|\\\[(?P<b>.+?)\\\]|\\\((?P<c>.+?)\\\)"
+    r"|(?<!\\)\$(?P<d>(?:\\\$|[^$\n])+?)(?<!\\)\$"
+    r"|(?P<e>-?\\[dt]?frac\{[^{}]*\}\{[^{}]*\})",
+    re.DOTALL,
+)
+_LIST = re.compile(r"\s*(?:,\s*and\b|,\s*or\b|,|\band\b|\bor\b)\s*")
+_LEADS = re.compile(r"(?:\b(?:is|are|be|equals?)|=|:)[\s*]*\Z")
+_WORDS = re.compile(r"[\s*:]*((?:[a-zA-Z][\w-]*[ ]?){1,3})[\s*]*(?:[.!\n<]|\Z)")
+_SENTENCE_END = re.compile(r"[.?!]\s+|\n+")
+_EQUALS = re.compile(r"=\s*[-$€£]*\Z")
+_REACH = 400  # characters after 'the answer is' in which it is looked for
+
+
+@dataclass(frozen=True)
+class Prose:
+    """A text without the code in it."""
+
+    text: str
+    ends_in_code: bool  # so that what stands before was not meant as the last word
 
 
 def boxes(text: str) -> list[tuple[int, int, str]]:
@@ -94,25 +92,177 @@ def _closing_braces(text: str) -> dict[int, int]:
     return closing
 
 
-def last_boxes(text: str) -> list[str]:
-    """What the last box holds; before it, boxes that are joined to it by 'and', 'or' or a comma."""
+def last_boxes(text: str, tight: bool = False) -> list[str]:
+    """What the last box holds; before it, boxes that are joined to it by 'and', 'or' or a comma,
+    with other words between them unless `tight`."""
     found = boxes(text)
     if not found:
         return []
     group = [found[-1]]
     for box in reversed(found[:-1]):
         between = text[box[1] : group[0][0]]
-        if len(between) > 70 or (len(between) > 9 and not _JOINT.search(between)):
+        if not _TIGHT.fullmatch(between) and (
+            tight or len(between) > 70 or not _JOINT.search(between)
+        ):
             break
         group.insert(0, box)
     return [inside.strip() for _, _, inside in group]
 
 
+def after_thinking(text: str) -> str | None:
+    """What follows </think>, where there is any; the thoughts before it are not the answer."""
+    _, end, after = text.rpartition("</think>")
+    return after if end and re.search(r"\w", after) else None
+
+
+def prose(text: str) -> Prose:
+    """The text less code, its output and tracebacks; a box in a program is no answer."""
+    kept, place, code_to = [], 0, -1
+    fences = iter(_FENCE.finditer(text))
+    for opening in fences:
+        closing = next(fences, None)
+        end = closing.end() if closing else len(text)
+        inside = text[opening.end() : closing.start() if closing else len(text)]
+        kept.append(text[place : opening.start()])
+        place = end
+        code = any(_CODE.match(line.strip()) for line in inside.split("\n"))
+        if opening.group(1).lower() in _PROSE_FENCES and not code:
+            kept.append(inside)
+        else:
+            code_to = end
+    plain = "".join([*kept, text[place:]])
+    ends_in_code = code_to >= 0 and not re.search(r"\w", text[code_to:])
+    less = _without_last_code(_TRACEBACK.sub(_SEAM, plain))
+    _, seam, rest = less.rpartition(_SEAM)
+    ends_in_code = ends_in_code or (seam == _SEAM and not re.search(r"\w", rest))
+    return Prose(less.replace(_SEAM, "\n"), ends_in_code)
+
+
+_SEAM = "\0"  # where a traceback or a program was taken out
+
+
+def _without_last_code(text: str) -> str:
+    """A program at the end that nothing marks as one is taken out."""
+    lines = text.split("\n")
+    first, program = len(lines), False
+    for line in reversed(lines):
+        code = _CODE.match(line.strip()) is not None
+        if line.strip() and not code and not _LIKE_CODE.fullmatch(line):
+            break
+        program = program or code
+        first -= 1
+    return "\n".join([*lines[:first], _SEAM]) if program else text
+
+
 def stated_after_boxes(text: str) -> str:
-    """'The final answer is ...' after the last box, which then was a step on the way; or ''."""
-    rest = text[boxes(text)[-1][1] :]
-    match = re.search(r"final answer(?: is|:)[^\n]{0,200}\d", rest[:5000], re.IGNORECASE)
-    return rest[match.start() :] if match else ""
+    """What 'The final answer is ...' after the last box says, for the box then was a step on the
+    way."""
+    rest = text[boxes(text)[-1][1] :][:5000]
+    match = _FINAL.search(rest)
+    after = rest[match.end() :][:_REACH].split("\n\n")[0] if match else ""
+    return _first(after) if re.search(r"\d|\$|\\", after) else ""
+
+
+def stated(text: str, only_if_announced: bool = False) -> str:
+    """The answer of a text without a box: what it says the answer is, else its last formula or
+    number."""
+    for match in reversed(list(_ANCHOR.finditer(text))):
+        if found := _first(text[match.end() :][:_REACH]):
+            return found
+    return "" if only_if_announced else _last(text)
+
+
+def _first(text: str) -> str:
+    """The first formula or number, with those that a list goes on with; a later one that its
+    sentence leads up to: 'The volume of $ABCD$ is 120'. Words where there is none."""
+    found = _pieces(text)
+    if not found:
+        said = _WORDS.match(text)
+        return said.group(1).strip() if said else ""
+    start = 0
+    if re.search(r"\w", text[: found[0][0]]):
+        end = re.search(r"[.?!]\s|\n", text[found[0][1] :])
+        stop = found[0][1] + end.start() if end else len(text)
+        led = [i for i, p in enumerate(found) if p[0] < stop and _LEADS.search(text[: p[0]])]
+        start = led[-1] if led else 0
+    group = [found[start]]
+    for piece in found[start + 1 :]:
+        between = text[group[-1][1] : piece[0]]
+        if re.fullmatch(r"\s*=\s*", between):  # 26 + 15 = 41
+            group = [piece]
+        elif _LIST.fullmatch(between):
+            group.append(piece)
+        else:
+            break
+    return ", ".join(inside for _, _, inside in group)
+
+
+def _last(text: str) -> str:
+    """The last formula or number, with the formulas of a list that it ends; of several numbers in
+    the last sentence the one that was worked out before it."""
+    found = _pieces(text)
+    if not found:
+        return ""
+    if result := _worked_out(text, found):
+        return result
+    group = [found[-1]]
+    for piece in reversed(found[:-1]):
+        formulas = text[piece[0]] in "$\\" and text[group[0][0]] in "$\\"
+        if not formulas or not _LIST.fullmatch(text[piece[1] : group[0][0]]):
+            break
+        group.insert(0, piece)
+    return ", ".join(inside for _, _, inside in group)
+
+
+def _worked_out(text: str, found: list[tuple[int, int, str]]) -> str:
+    """'6 * 2 = $12. So he pays $12 for 2 shirts.': the number of the last sentence that the last
+    equation before it arrives at; nothing where that is not so."""
+    ends = list(_SENTENCE_END.finditer(text.rstrip()))
+    start = ends[-1].end() if ends else 0
+    said = [inside for begin, _, inside in found if begin >= start]
+    results = [piece for piece in found if piece[0] < start and _EQUALS.search(text[: piece[0]])]
+    if len(said) < 2 or not results:
+        return ""
+    value = _plain_value(results[-1][2])
+    return next((s for s in said if value is not None and _plain_value(s) == value), "")
+
+
+def _plain_value(number: str) -> float | None:
+    try:
+        return float(re.sub(r"[,$%\\\s]", "", number))
+    except ValueError:
+        return None
+
+
+def _pieces(text: str) -> list[tuple[int, int, str]]:
+    """Formulas and numbers in their order. A dollar sign before a number may be money."""
+    found, place = [], 0
+    formula = _FORMULA.search(text)
+    while place < len(text):
+        number = _PLAIN.search(text, place)
+        if formula and (number is None or formula.start() <= number.start()):
+            inside = next(part for part in formula.groupdict().values() if part)
+            money = _is_money(inside)
+            if not money:
+                found.append((formula.start(), formula.end(), inside.strip()))
+                place = formula.end()
+            # Not again where there is none: a text may open a thousand that it never closes.
+            formula = _FORMULA.search(text, formula.start() + 1 if money else place)
+            continue
+        if number is None:
+            break
+        start = number.start() - (text[number.start() - 1 : number.start()] == "$")
+        found.append((start, number.end(), number.group().replace("percent", "%").strip("$€£ ")))
+        place = number.end()
+        if formula and formula.start() < place:
+            formula = _FORMULA.search(text, place)
+    return found
+
+
+def _is_money(inside: str) -> bool:
+    """'5 and she sells it for ' between two dollar signs."""
+    plain = re.sub(r"\\[a-zA-Z]+(?:\s*\{[^{}]*\})?", " ", inside)
+    return re.match(r"\s*\d", inside) is not None and re.search(r"[a-zA-Z]{2,}", plain) is not None
 
 
 def is_bare(text: str) -> bool:
@@ -122,77 +272,6 @@ def is_bare(text: str) -> bool:
         return False
     plain = re.sub(r"\\[a-zA-Z]+(?:\s*\{[a-zA-Z ]*\})?", " ", line)  # commands and their words
     return re.search(r"[a-zA-Z]{2,}", plain) is None
-
-
-def is_number(text: str) -> bool:
-    """One number or sum of numbers, in plain characters: 1 000, 1,22, 3/4, 2*10^3."""
-    number = r"[-+]?(?:\d{1,3}(?:[ ,]\d{3})+(?:\.\d+)?|\d+(?:[.,]\d+)?|\.\d+)"
-    return re.fullmatch(rf"{number}\s*%?|[-+*/^().\d\s]+", text.strip()) is not None
-
-
-def tidy(latex: str) -> str:
-    """The same answer with the spellings that Math-Verify 0.9 misreads replaced.
-
-    `\\mathrm{e}` at the end of a fraction is taken for a unit and cut off with all that follows;
-    `10\\,000` and `10{,}000` are thousands.
-    """
-    latex = latex.translate(_SIGNS).replace("\0", " ")
-    latex = _LONE_LETTER.sub(r" \1", latex)
-    return _THOUSANDS.sub(lambda m: re.sub(r"\D", "", m.group()), latex)
-
-
-def tidy_answer(latex: str) -> str:
-    """`tidy`, and spellings that are plain only when they are the whole answer."""
-    latex = tidy(latex.replace("\\$", "")).strip()
-    if re.search(r"[\w})\]]\.\Z", latex):  # a full stop
-        latex = latex[:-1]
-    for pattern, rewrite in _WHOLE:
-        if match := pattern.fullmatch(latex):
-            return rewrite(match)
-    if (match := _WITH_UNIT.fullmatch(latex)) and match.group(2).lower() in _UNITS:
-        return match.group(1)
-    return latex
-
-
-def numeral(latex: str) -> tuple[str, str] | None:
-    """Digits and base of a number such as 4210_5."""
-    match = _NUMERAL.fullmatch(latex.strip().strip("$").strip())
-    return (match.group(1), match.group(2)) if match else None
-
-
-def without_percent(latex: str) -> str | None:
-    """An answer less its per cent sign, or None when it has none."""
-    match = re.fullmatch(
-        r"(.*\d.*?)\s*(?:\\?%|\\text\{\s*(?:percent|%)\s*\})", latex.strip("$ "), re.DOTALL
-    )
-    return match.group(1) if match else None
-
-
-def unit(latex: str) -> str | None:
-    """The known unit an answer ends with, as one spelling, with its power: 'cm', 'm^2'."""
-    latex = latex.strip().strip("$").strip()
-    match = _UNIT_AT_END.search(latex) or _PLAIN_UNIT.search(latex)
-    if match is None:
-        return None
-    words, power = match.group(1).lower().strip(" ."), match.group(2)
-    for shape, number in (("square ", "2"), ("cubic ", "3"), ("sq ", "2")):
-        if words.startswith(shape):
-            words, power = words.removeprefix(shape), number
-    name = _UNITS.get(words.strip())
-    return None if name is None else f"{name}^{power}" if power else name
-
-
-def text_inside(latex: str) -> bool:
-    """A text block with mathematics after it: Math-Verify's unit rule would cut off both."""
-    match = re.search(
-        r"\\(?:text|mbox|math(?:rm|it|bf)|text(?:rm|bf|it|normal))\s*\{[^{}]*\}", latex
-    )
-    if match is None:
-        return False
-    rest = re.sub(
-        r"\\(?:text|mbox|mathrm)\s*\{[^{}]*\}|\^\s*\{?\d\}?|[\s.$]", "", latex[match.end() :]
-    )
-    return bool(rest)
 
 
 def nesting(text: str) -> int:
@@ -205,22 +284,3 @@ def nesting(text: str) -> int:
         elif char in ")}]":
             depth = max(0, depth - 1)
     return deepest
-
-
-def balanced(latex: str) -> bool:
-    """Whether every brace is closed."""
-    depth = 0
-    for match in _BRACE.finditer(latex):
-        depth += {"{": 1, "}": -1}.get(match.group(), 0)
-        if depth < 0:
-            return False
-    return depth == 0
-
-
-def words(latex: str) -> str:
-    """An answer in words, stripped to what matters: letters and digits in lower case, or ''."""
-    plain = re.sub(
-        r"\\(?:text|mathrm|mathbf|textbf|mathit|mbox|textrm)\s*\{([^{}]*)\}", r"\1", latex
-    )
-    plain = re.sub(r"[\s$.{}()]|\\[ ,;!]", "", plain).lower()
-    return plain if re.fullmatch(r"[^\W\d_][\w-]*", plain) else ""

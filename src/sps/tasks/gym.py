@@ -1,20 +1,27 @@
-"""Any task of reasoning-gym by name, judged by its own verifier. Needs the extra `sps[gym]`."""
+"""Any task of reasoning-gym by name, judged by its own verifier. Needs the extra `sps[gym]`.
+
+Some of its verifiers evaluate the answer as Python. Such a task must be named as `unsafe`; then its
+answers are screened (screen.py), and belong in a pool with a fresh process an answer.
+"""
 
 from __future__ import annotations
 
 import difflib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
 from sps.errors import UserError
-from sps.tasks import answers
+from sps.tasks import answers, screen
+from sps.tasks.gym_scan import evaluator
 from sps.tasks.prompts import TAGGED, Prompt, render
 from sps.types import Problem, Verdict
 
 _TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_NONSENSE = "?!"  # the answer to nothing
 SOLVED = 0.999  # scores of reasoning-gym are from 0 to 1; some give part of a point for trying
 
 
@@ -29,7 +36,9 @@ class Gym:
         settings: dict[str, Any] | None = None,
         template: str = "chat",
         cut: str = "zero",
+        unsafe: Sequence[str] = (),
     ):
+        self.unsafe = task in unsafe
         self.name, self.task, self.sizes, self.seed = f"gym:{task}", task, sizes, seed
         self.settings, self.template, self.cut = settings or {}, template, cut
         self._splits: dict[str, list[Problem]] | None = None
@@ -45,13 +54,14 @@ class Gym:
         return render(self.template, problem.question, TAGGED, problem.meta)
 
     def judge(self, problem: Problem, text: str, finished: bool) -> Verdict:
-        """See `make_judge`."""
+        """See `make_judge`; in this process, so not for a task that evaluates answers."""
         return make_judge(self.task, self.settings, self.cut)(problem, text, finished)
 
     def _generate(self) -> dict[str, list[Problem]]:
         want = sum(self.sizes.values())
         found: dict[str, Problem] = {}
         data = _dataset(self.task, 3 * want, self.seed, **self.settings)
+        _check_safe(self.task, self.unsafe)
         for entry in data:
             if len(found) == want:
                 break
@@ -65,16 +75,37 @@ class Gym:
                 f"task.name: {self.task} has only {len(found)} different problems with these "
                 f"settings, and {want} are asked for; ask for fewer"
             )
+        self._check_verifier(data, list(found.values())[:8])
         problems, splits, at = list(found.values()), {}, 0
         for split, size in self.sizes.items():
             splits[split], at = problems[at : at + size], at + size
         return splits
 
+    def _check_verifier(self, data: Any, problems: list[Problem]) -> None:
+        """A verifier that takes anything for right would teach just that."""
+        for problem in problems:
+            with suppress(Exception):  # as in the pool, a verdict of 'crashed': not right
+                if data.score_answer(_NONSENSE, problem.meta["entry"]) >= SOLVED:
+                    break
+        else:
+            return
+        raise UserError(
+            f"task.name: reasoning-gym's verifier of {self.task} takes {_NONSENSE!r} for a right "
+            "answer, as it does any other; choose another task"
+        )
+
 
 def make_judge(
-    task: str, settings: dict[str, Any], cut: str = "zero"
+    task: str, settings: dict[str, Any], cut: str = "zero", unsafe: bool = False
 ) -> Callable[[Problem, str, bool], Verdict]:
-    """The last <answer>...</answer> counts, or else the last box."""
+    """The last <answer>...</answer> counts, or else the last box.
+
+    With `unsafe` an answer is scored only if it is plain mathematics, or the gold answer itself.
+    """
+    data = _dataset(task, 1, 0, **settings)
+    _check_safe(task, unsafe)
+    if unsafe:  # what a scorer loads at its first use is then there for every process forked off
+        data.score_answer(data[0]["answer"], data[0])
 
     def judge(problem: Problem, text: str, finished: bool) -> Verdict:
         tagged = _TAG.findall(text)
@@ -84,11 +115,26 @@ def make_judge(
             return Verdict("truncated", 0.0, "cut off at the token limit", given or "")
         if given is None:
             return Verdict("unparsed", 0.0, "no <answer> and no box")
-        score = float(_dataset(task, 1, 0, **settings).score_answer(given, problem.meta["entry"]))
+        if unsafe and given != problem.answer and not screen.plain(given):
+            return Verdict("wrong", 0.0, "refused: not plain mathematics", given)
+        score = float(data.score_answer(given, problem.meta["entry"]))
         kind = "correct" if score >= SOLVED else "wrong"
         return Verdict(kind, float(kind == "correct"), f"score {score:.3g}", given)
 
     return judge
+
+
+def _check_safe(task: str, unsafe: bool) -> None:
+    from reasoning_gym.factory import DATASETS
+
+    if not unsafe and (where := evaluator(DATASETS[task][0])):
+        raise UserError(
+            f"task.name: reasoning-gym's verifier of {task} may run an answer as code ({where}): "
+            f"what a model writes could run on this machine. Choose another task, or allow it by "
+            f"name with task.unsafe: [{task}] in a recipe, --unsafe {task} in sps eval: then only "
+            "answers that are plain mathematics are scored, each in a locked-down process of its "
+            "own (SECURITY.md)"
+        )
 
 
 def _dataset(task: str, size: int, seed: int, **settings: Any) -> Any:

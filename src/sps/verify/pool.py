@@ -4,8 +4,12 @@
 
 A worker gets a few samples at a time and answers one by one, so it is always known which sample
 it is at. When that one takes too long the worker is killed, the sample is a 'timeout', the rest of
-its batch goes back to the head of the queue, and a new worker starts. A worker that dies makes it a
-'crashed'. A pool that cannot go on is no verdict on what waits: those futures hold a RunFailed.
+its batch goes back to the head of the queue, and a new worker starts. A worker that dies, or that
+sends anything but the reply it owes, makes it a 'crashed'. One whose memory is used up is replaced,
+and its sample judged again by the new one, once. A pool that cannot go on is no verdict on what
+waits: those futures hold a RunFailed.
+
+What a worker may do is in sandbox.py, what it may say in wire.py.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import secrets
 import selectors
 import subprocess
 import sys
@@ -28,26 +33,35 @@ from typing import IO, Any
 import sps
 from sps.errors import RunFailed
 from sps.types import Problem, Verdict
-from sps.verify.worker import READY, pack, unpack
+from sps.verify import wire
+from sps.verify.processes import end_all
 
 _GRACE = 1.0  # seconds after its limit that a worker gets to interrupt itself
 _STARTING = 120.0  # seconds that a worker may take to import its judge
 _FAILED_STARTS = 3  # in a row, before the pool gives up
+# What a worker sees of the environment. Not all of it: there may be passwords and keys in it.
+_KEPT = ("PATH", "HOME", "LANG", "LC_", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHON", "VIRTUAL_ENV")
+_KERNEL = True  # whether workers ask for the list of system calls; tests say no
 
 
 @dataclass
 class _Job:
-    sample: tuple[Problem, str, bool]
+    number: int  # its reply must name it
+    request: bytes
     future: Future[Verdict]
+    again: bool = False  # it was too much for one worker, and goes to a new one
 
 
 @dataclass
 class _Worker:
     process: subprocess.Popen
+    mark: str  # in the environment of all its processes
     stdin: IO[bytes]
     stdout: IO[bytes]
     deadline: float  # for the sample it is at, or for its start
     ready: bool = False
+    new: bool = True  # no sample was sent to it yet
+    unsent: memoryview = field(default_factory=lambda: memoryview(b""))
     batch: deque[_Job] = field(default_factory=deque)  # the first is the one it is at
     buffer: bytearray = field(default_factory=bytearray)
 
@@ -65,8 +79,9 @@ class VerifierPool:
         batch: int = 16,  # samples sent to a worker at once
         pending: int = 4096,  # samples that may wait; submit blocks above that
         memory_mb: int = 2048,  # of address space a worker; 0: no limit
+        fresh: bool = False,  # a new process an answer: for judges that evaluate what they read
     ):
-        self.time_limit, self.batch = time_limit, batch
+        self.time_limit, self.batch, self.memory_mb = time_limit, batch, memory_mb
         self.restarts = 0
         self.counts: Counter[str] = Counter()  # verdicts by kind
         self._settings = json.dumps(
@@ -75,12 +90,15 @@ class VerifierPool:
                 "options": options or {},
                 "limit": time_limit,
                 "memory_mb": memory_mb,
+                "fresh": fresh,
+                "kernel": _KERNEL,
                 "parent": os.getpid(),
             }
         )
         ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # on this machine, each with a pool
         self._size = workers or max(1, (os.cpu_count() or 1) // ranks)
         self._queue: deque[_Job] = deque()
+        self._again: deque[_Job] = deque()  # for new workers
         self._lock = threading.Lock()
         self._room = threading.Semaphore(pending)
         self._closing = False
@@ -102,7 +120,8 @@ class VerifierPool:
 
         The future holds a verdict, or a RunFailed where the pool itself has failed.
         """
-        job = _Job((problem, text, finished), Future())
+        number = secrets.randbits(53)  # a guess at the next one is not right
+        job = _Job(number, wire.request(number, problem, text, finished), Future())
         self._room.acquire()
         with self._lock:
             if self._failure or self._closing:
@@ -153,7 +172,11 @@ class VerifierPool:
             if key.data is None:
                 while _drain(self._wake_read):
                     pass
-            elif key.data in self._workers:
+            elif key.data not in self._workers:
+                pass  # ended by what came before it in this turn
+            elif key.fileobj is key.data.stdin:
+                self._send(key.data)
+            else:
                 self._hear(key.data)
         now = time.monotonic()
         for worker in [w for w in self._workers if (w.batch or not w.ready) and now > w.deadline]:
@@ -163,96 +186,137 @@ class VerifierPool:
         self._hand_out()
 
     def _start(self) -> None:
-        root = str(Path(sps.__file__).parent.parent)
-        path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH", "")) if p)
-        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-        environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", **threads}
+        mark = f"SPS_WORKER={secrets.token_hex(16)}"
         process = subprocess.Popen(
             [sys.executable, "-m", "sps.verify.worker", self._settings],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=environment,
+            env=_environment(mark),
             bufsize=0,
+            start_new_session=True,  # a group of its own, so that all of it can be ended
         )
         assert process.stdin is not None
         assert process.stdout is not None
+        os.set_blocking(process.stdin.fileno(), False)
         os.set_blocking(process.stdout.fileno(), False)
         deadline = time.monotonic() + _STARTING
-        worker = _Worker(process, process.stdin, process.stdout, deadline)
+        worker = _Worker(process, mark, process.stdin, process.stdout, deadline)
         self._workers.append(worker)
         self._select.register(worker.stdout, selectors.EVENT_READ, worker)
 
     def _hear(self, worker: _Worker) -> None:
-        """Take the answers that have come; an end of the stream is the worker's death."""
-        ended = False
-        while True:
+        """Take the replies that have come; an end of the stream is the worker's death."""
+        while worker in self._workers:
             try:
                 part = os.read(worker.stdout.fileno(), 1 << 16)
             except BlockingIOError:
-                break
+                return
             if not part:
-                ended = True
-                break
+                self._lost(worker)
+                return
             worker.buffer += part
-        for message in unpack(worker.buffer):
-            if isinstance(message, Verdict):
-                self._settle(worker.batch.popleft(), message)
+            try:
+                for message in wire.replies(worker.buffer):
+                    self._take(worker, message)
+                    if worker not in self._workers:
+                        return
+            except wire.Malformed as error:
+                self._replace(worker, _crashed(f"the verifier's worker sent {error}"))
+
+    def _take(self, worker: _Worker, message: wire.Reply) -> None:
+        """One reply; one that is not due is as malformed as one that cannot be read."""
+        due = worker.batch[0].number if worker.batch else None
+        match message:
+            case wire.Judged(sample, verdict) if sample == due:
+                self._settle(worker.batch.popleft(), verdict)
                 worker.deadline = time.monotonic() + self.time_limit + _GRACE
-            elif message == READY:
+            case wire.Full(sample) if sample == due:
+                self._full(worker)
+            case wire.Ready() if not worker.ready:
                 worker.ready, self._failed_starts = True, 0
-            else:
-                self._failure = f"the verifier cannot start: {message}"
-        if ended:
-            self._lost(worker)
+            case wire.Failed(why) if not worker.ready:
+                self._failure = f"the verifier cannot start: {why}"
+            case _:
+                raise wire.Malformed("a reply that was not due")
+
+    def _full(self, worker: _Worker) -> None:
+        """The memory is used up: the sample gets a new worker; if that fails too, it is why."""
+        job = worker.batch[0]
+        if job.again:
+            why = f"MemoryError: more than the {self.memory_mb} MB that a worker may use"
+            self._replace(worker, _crashed(why))
+        else:
+            job.again = True
+            self._again.append(worker.batch.popleft())
+            self._replace(worker)
 
     def _lost(self, worker: _Worker) -> None:
-        code = worker.process.wait()
+        self._end(worker)
+        code = worker.process.returncode
         why = f"killed by signal {-code}" if code < 0 else f"ended with code {code}"
-        self._replace(worker, Verdict("crashed", 0.0, f"the verifier's worker was {why}"))
+        self._replace(worker, _crashed(f"the verifier's worker was {why}"))
 
     def _late(self, worker: _Worker) -> None:
         limit = f"no verdict within {self.time_limit:g} s; its worker was killed"
         self._replace(worker, Verdict("timeout", 0.0, limit))
 
-    def _replace(self, worker: _Worker, verdict: Verdict) -> None:
+    def _replace(self, worker: _Worker, verdict: Verdict | None = None) -> None:
         """Settle the sample the worker was at, put the rest back, and start another worker."""
         self._end(worker)
-        if worker.batch:
+        if worker.batch and verdict:
             self._settle(worker.batch.popleft(), verdict)
-        with self._lock:
-            self._queue.extendleft(reversed(worker.batch))
+        self._put_back(worker)
         if not worker.ready:
             self._failed_starts += 1
-            if self._failed_starts >= _FAILED_STARTS:
+            if self._failed_starts >= _FAILED_STARTS and verdict:
                 self._failure = self._failure or f"the verifier cannot start: {verdict.detail}"
         if not self._failure:
             self.restarts += 1
             self._start()
 
+    def _put_back(self, worker: _Worker) -> None:
+        with self._lock:
+            self._queue.extendleft(reversed(worker.batch))
+        worker.batch.clear()
+
     def _end(self, worker: _Worker) -> None:
+        """Kill all its processes; it is a worker no more."""
+        if worker not in self._workers:
+            return
+        self._workers.remove(worker)
         self._select.unregister(worker.stdout)
-        worker.process.kill()
-        worker.process.wait()
+        if worker.unsent:
+            self._select.unregister(worker.stdin)
+        end_all(worker.process, worker.mark)
         for pipe in (worker.stdin, worker.stdout):
             with suppress(OSError):  # unsent bytes to a dead process
                 pipe.close()
-        self._workers.remove(worker)
 
     def _hand_out(self) -> None:
         for worker in [w for w in self._workers if w.ready and not w.batch]:
+            if worker.new and self._again:
+                worker.batch.append(self._again.popleft())
             with self._lock:
                 # A share of the queue, so that the last samples are spread over all workers.
                 count = min(self.batch, -(-len(self._queue) // (2 * self._size)))
                 worker.batch.extend(self._queue.popleft() for _ in range(count))
             if worker.batch:
+                worker.new = False
                 worker.deadline = time.monotonic() + self.time_limit + _GRACE
-                try:
-                    _write_all(worker, pack([job.sample for job in worker.batch]))
-                except OSError:  # it died before it took them, so none of them is why
-                    with self._lock:
-                        self._queue.extendleft(reversed(worker.batch))
-                    worker.batch.clear()
-                    self._lost(worker)
+                worker.unsent = memoryview(b"".join(job.request for job in worker.batch))
+                self._select.register(worker.stdin, selectors.EVENT_WRITE, worker)
+                self._send(worker)
+
+    def _send(self, worker: _Worker) -> None:
+        """As much as the pipe takes; nobody waits for a worker that does not read."""
+        try:
+            worker.unsent = worker.unsent[_write(worker.stdin.fileno(), worker.unsent) :]
+        except OSError:  # it died before it took them, so none of them is why
+            self._put_back(worker)
+            self._lost(worker)
+            return
+        if not worker.unsent:
+            self._select.unregister(worker.stdin)
 
     def _settle(self, job: _Job, verdict: Verdict) -> None:
         self.counts[verdict.kind] += 1
@@ -269,7 +333,7 @@ class VerifierPool:
         closed = Verdict("crashed", 0.0, "the verifier pool was closed before this was judged")
         with self._lock:
             self._closing = True
-            left = [job for w in self._workers for job in w.batch] + list(self._queue)
+            left = [job for w in self._workers for job in w.batch] + [*self._again, *self._queue]
             self._queue.clear()
         for worker in list(self._workers):
             self._end(worker)
@@ -285,11 +349,24 @@ class VerifierPool:
         os.close(write)
 
 
-def _write_all(worker: _Worker, data: bytes) -> None:
-    """Workers that get work are reading, so this never waits long."""
-    view = memoryview(data)
-    while view:
-        view = view[worker.stdin.write(view) :]
+def _crashed(why: str) -> Verdict:
+    return Verdict("crashed", 0.0, why)
+
+
+def _environment(mark: str) -> dict[str, str]:
+    root = str(Path(sps.__file__).parent.parent)
+    path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH", "")) if p)
+    kept = {name: value for name, value in os.environ.items() if name.startswith(_KEPT)}
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    name, _, value = mark.partition("=")
+    return {**kept, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", **threads, name: value}
+
+
+def _write(fd: int, data: memoryview) -> int:
+    try:
+        return os.write(fd, data)
+    except BlockingIOError:
+        return 0
 
 
 def _drain(fd: int) -> bytes:

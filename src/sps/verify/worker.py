@@ -1,50 +1,33 @@
-"""One worker process of the pool: reads batches on standard input, answers sample by sample.
+"""One worker process of the pool: reads samples on standard input, answers one by one.
 
 Run as `python -m sps.verify.worker SETTINGS`. It imports the judge and nothing of the trainer: no
-torch, no CUDA, no threads. It ends when its input ends, and dies with its parent.
+torch, no CUDA, no threads. It ends when its input ends, and dies with its parent. Once the judge is
+loaded it can write no file, start no process and reach no network (sandbox.py); with `fresh` that
+goes for the children in which it has every answer judged (apart.py).
 """
 
 from __future__ import annotations
 
-import ctypes
+import gc
 import importlib
 import json
 import logging
 import os
-import pickle
-import resource
 import signal
 import struct
 import sys
-import threading
-import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, BinaryIO
 
 from sps.limit import TimeIsUp, time_limit
 from sps.types import Problem, Verdict
+from sps.verify import sandbox, wire
+from sps.verify.apart import judge_apart
 
 Judge = Callable[[Problem, str, bool], Verdict]
-READY = "ready"
-_LONGEST = 500  # characters of an answer or a detail that are sent back
-
-
-def pack(message: Any) -> bytes:
-    """A message as it goes through a pipe: length, then content."""
-    body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
-    return struct.pack("<I", len(body)) + body
-
-
-def unpack(buffer: bytearray) -> list[Any]:
-    """Take every whole message from the front of a buffer."""
-    messages = []
-    while len(buffer) >= 4:
-        size = struct.unpack_from("<I", buffer)[0]
-        if len(buffer) < 4 + size:
-            break
-        messages.append(pickle.loads(bytes(buffer[4 : 4 + size])))
-        del buffer[: 4 + size]
-    return messages
+# Of its memory; with more in use, a worker that judges on may fail at answers that need little.
+_FULL = 0.75
 
 
 def load_judge(spec: str, options: dict[str, Any]) -> Judge:
@@ -54,38 +37,42 @@ def load_judge(spec: str, options: dict[str, Any]) -> Judge:
 
 
 def judge_one(judge: Judge, limit: float, problem: Problem, text: str, finished: bool) -> Verdict:
-    """A verdict whatever happens, short of the death of the process."""
+    """A verdict whatever happens, short of the death of the process; MemoryError is passed on."""
     try:
         with time_limit(limit):
-            verdict = judge(problem, text, finished)
+            return judge(problem, text, finished)
     except TimeIsUp:
         return Verdict("timeout", 0.0, f"no verdict within {limit:g} s")
+    except MemoryError:
+        raise
     except Exception as error:
-        return Verdict("crashed", 0.0, f"{type(error).__name__}: {error}"[:_LONGEST])
-    return Verdict(
-        verdict.kind, verdict.reward, verdict.detail[:_LONGEST], verdict.answer[:_LONGEST]
-    )
+        return Verdict("crashed", 0.0, f"{type(error).__name__}: {error}")
 
 
-def _die_with(parent: int) -> None:
-    """Never outlive the parent, however it ends and whatever we are doing then."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    else:
-        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
-    if os.getppid() != parent:  # it died before we could ask
-        os._exit(0)
+class Memory:
+    """How much of its address space this process uses."""
 
+    def __init__(self, cap: int):
+        self.cap = cap
+        self._file: BinaryIO | None = None
+        with suppress(OSError):  # Linux alone has it
+            self._file = open("/proc/self/statm", "rb", buffering=0)  # noqa: SIM115
+        self._page = os.sysconf("SC_PAGE_SIZE")
 
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    os._exit(0)
+    def used(self) -> int:
+        """Bytes of address space; 0 where that cannot be known."""
+        if self._file is None:
+            return 0
+        return int(os.pread(self._file.fileno(), 64, 0).split()[0]) * self._page
+
+    def full(self) -> bool:
+        """Whether it is time for another worker."""
+        return bool(self.cap) and self.used() > _FULL * self.cap
 
 
 def _private_output() -> BinaryIO:
     """The pipe to the parent; what libraries print goes nowhere."""
-    out = os.fdopen(os.dup(1), "wb")
+    out = os.fdopen(os.dup(1), "wb", buffering=0)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
@@ -95,26 +82,43 @@ def _private_output() -> BinaryIO:
 def main() -> None:
     """Judge until the input ends."""
     settings = json.loads(sys.argv[1])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends us
-    _die_with(settings["parent"])
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_IGN)  # for the parent, which then ends us with SIGKILL
+    sandbox.die_with(settings["parent"])
     out = _private_output()
     logging.disable(logging.CRITICAL)
+    memory = Memory(settings["memory_mb"] * 2**20)
     try:
         judge = load_judge(settings["judge"], settings["options"])
+        if memory.full():
+            used, cap = memory.used() >> 20, settings["memory_mb"]
+            raise MemoryError(f"the judge alone takes {used} MB of the {cap} MB a worker may use")
     except BaseException as error:
-        out.write(pack(f"{type(error).__name__}: {error}"))
-        out.flush()
+        out.write(wire.reply(wire.Failed(f"{type(error).__name__}: {error}")))
         return
-    cap = settings["memory_mb"] * 2**20
-    if cap:
-        resource.setrlimit(resource.RLIMIT_AS, (cap, cap))
-    out.write(pack(READY))
-    out.flush()
+    if settings["fresh"]:
+        gc.freeze()  # the children share these pages as long as no collection writes to them
+    else:
+        sandbox.enter(memory.cap, kernel=settings["kernel"])
+    out.write(wire.reply(wire.Ready()))
     while head := sys.stdin.buffer.read(4):
-        batch = pickle.loads(sys.stdin.buffer.read(struct.unpack("<I", head)[0]))
-        for problem, text, finished in batch:
-            out.write(pack(judge_one(judge, settings["limit"], problem, text, finished)))
-            out.flush()
+        body = sys.stdin.buffer.read(struct.unpack("<I", head)[0])
+        out.write(wire.reply(_judge(judge, settings, memory, body)))
+
+
+def _judge(judge: Judge, settings: dict[str, Any], memory: Memory, body: bytes) -> wire.Reply:
+    number, problem, text, finished = wire.read_request(body)
+    if settings["fresh"]:
+        verdict = judge_apart(
+            judge, settings["limit"], memory.cap, settings["kernel"], (problem, text, finished)
+        )
+        return wire.Judged(number, verdict)
+    if memory.full():
+        return wire.Full(number)
+    try:
+        return wire.Judged(number, judge_one(judge, settings["limit"], problem, text, finished))
+    except MemoryError:
+        return wire.Full(number)
 
 
 if __name__ == "__main__":

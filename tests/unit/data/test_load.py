@@ -1,6 +1,7 @@
 """Problems from files, whatever their columns are called; errors that name the fix."""
 
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -127,3 +128,71 @@ def test_files_that_cannot_be_read(tmp_path):
     (tmp_path / "x.parquet").write_bytes(b"PAR1 not")
     with pytest.raises(UserError, match="cannot be read"):
         load_problems(str(tmp_path / "x.parquet"))
+
+
+GOOD = '{"problem": "1+1?", "answer": "2"}\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"problem": "\\ud800?", "answer": "1"}', "row 2 has characters in its question"),
+        ('{"problem": "a?", "answer": "\\udfff"}', "row 2 has characters in its answer"),
+        ('{"problem": "a\\u0000?", "answer": "1"}', "row 2 has characters in its question"),
+        ('{"problem": "a?", "answer": NaN}', "row 2 has nan where its answer should be"),
+        ('{"problem": "a?", "answer": -Infinity}', "row 2 has -inf where its answer should be"),
+        ('{"problem": "a?", "answer": "NaN"}', "row 2 has NaN where its answer should be"),
+        ('{"problem": "a?", "answer": ["1", "2"]}', "row 2 has a list where its answer should be"),
+        ('{"problem": {"a": 1}, "answer": "1"}', "row 2 has a dict where its question should be"),
+        ('{"problem": [{"role": "user"}], "answer": "1"}', "none of the user"),
+        ('{"problem": "a", "answer": ' + "1" * 5000 + "}", "line 2 is not JSON"),
+        ('{"problem": ' + "[" * 100_000, "line 2 is nested too deeply"),
+    ],
+    ids=lambda value: value[:32],
+)
+def test_rows_that_no_task_can_use_are_named(tmp_path, line, message):
+    path = tmp_path / "a.jsonl"
+    path.write_text(GOOD + line + "\n")
+    with pytest.raises(UserError, match=message):
+        load_problems(str(path))
+
+
+def test_a_line_without_an_end_is_not_read_to_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("sps.data.load._LINE", 1000)
+    path = tmp_path / "a.jsonl"
+    path.write_text(GOOD + '{"problem": "' + "x" * 2000)
+    with pytest.raises(UserError, match="line 2 has more than"):
+        load_problems(str(path))
+    path = tmp_path / "b.json"
+    path.write_text(json.dumps([{"problem": "x" * 2000, "answer": "1"}]))
+    with pytest.raises(UserError, match=r"row 1 has more than .* in its question"):
+        load_problems(str(path))
+
+
+def test_pipes_and_devices_are_not_read(tmp_path):
+    os.mkfifo(tmp_path / "a.jsonl")
+    (tmp_path / "b.jsonl").symlink_to("/dev/zero")
+    for name in ("a.jsonl", "b.jsonl"):
+        with pytest.raises(UserError, match="no plain file"):
+            load_problems(str(tmp_path / name))
+
+
+def test_csv_cells_have_a_column_each(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("problem,answer\n1+1?,2\n1,5+1?,3\n")
+    with pytest.raises(UserError, match="line 3 has more cells than there are columns"):
+        load_problems(str(path))
+    path.write_text("problem,answer,answer\n1+1?,2,3\n")
+    with pytest.raises(UserError, match="two columns have the same name"):
+        load_problems(str(path))
+
+
+def test_a_parquet_file_of_endless_rows_is_refused(tmp_path):
+    # Run lengths: 30 million rows of one value take under 100 kilobytes.
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 3_000_000, pa.int8()), ["q"])
+    with pq.ParquetWriter(tmp_path / "a.parquet", pa.schema([("problem", column.type)])) as file:
+        for _ in range(10):
+            file.write_table(pa.table({"problem": column}))
+    assert (tmp_path / "a.parquet").stat().st_size < 100_000
+    with pytest.raises(UserError, match="more than 20 million rows"):
+        load_problems(str(tmp_path / "a.parquet"))

@@ -59,7 +59,7 @@ def test_eval_writes_results_and_a_second_time_draws_nothing(monkeypatch, tmp_pa
     found, fake, _ = run(monkeypatch, tmp_path / "e", data)
     assert fake.drawn == 24
     assert found["benchmarks"]["aime24"]["avg"][0] == pytest.approx(0.5)
-    names = {p.name for p in (tmp_path / "e").iterdir()}
+    names = {p.name for p in (tmp_path / "e").iterdir()} - {".lock"}
     expected = {"eval.json", "results.json", "table.md", "table.tex", "questions.md", "aime24"}
     assert names == expected
     assert [p.name for p in (tmp_path / "e" / "aime24").iterdir()] == ["samples.parquet"]

@@ -39,12 +39,12 @@ def test_every_option_reaches_its_setting(asked):
     numbers = "--n 3 --top-k 5 --max-new-tokens 7 --seed 9 --limit 2 --temperature 0.5 --top-p 0.9"
     words = "--endpoint e --template plain --instruction i --dtype float32 --gguf g"
     machine = "--data-dir d --device cpu --max-rows 8 --workers 2 --time-limit 1.5 --cut judge"
-    more = "--concurrency 4 --retries 1 --api-key-env K"
+    more = "--unsafe t --concurrency 4 --retries 1 --api-key-env K"
     line = f"m --bench a,b --out o --regrade {numbers} {words} {machine} {more}"
     assert main(line.split()) == 0
     settings, bench, named = asked[0]
     assert settings == EvalSettings("m", "e", 3, 0.5, 0.9, 5, 7, 9, "plain", "i", 2, "float32", "g")
-    assert named["machinery"] == Machinery("d", "cpu", 8, 2, 1.5, "judge", 4, 1, "K")
+    assert named["machinery"] == Machinery("d", "cpu", 8, 2, 1.5, "judge", "t", 4, 1, "K")
     assert (bench, named["out"], named["regrade_only"]) == ("a,b", "o", True)
 
 
@@ -118,19 +118,19 @@ def test_multiple_choice_asks_for_a_letter_and_judges_with_the_cut(tmp_path):
     assert "Say!" in str(told.task.prompt(problem))
 
 
-def test_a_gym_task_has_a_hundred_problems_or_as_many_as_asked():
+def test_a_gym_task_has_a_hundred_problems_or_as_many_as_asked(monkeypatch):
     pytest.importorskip("reasoning_gym", reason="the extra sps[gym] is not installed")
+    monkeypatch.setattr(command, "VerifierPool", lambda *given, **named: (given, named))
     name = "gym:basic_arithmetic"
-    part = make_part(name, EvalSettings("m", template="plain"), Machinery(workers=1, cut="judge"))
+    part = make_part(name, EvalSettings("m", template="plain"), Machinery(workers=3, cut="judge"))
     assert (part.name, len(part.problems), part.task.template) == (name, 100, "plain")
     few = make_part(name, EvalSettings("m", limit=2), Machinery())
     assert [p.question for p in few.problems] == [p.question for p in part.problems[:2]]
-    problem, verifier = part.problems[0], part.verifier()
-    try:  # cut off, and judged all the same
-        text = f"<answer>{problem.answer}</answer>"
-        assert verifier.submit(problem, text, False).result().kind == "correct"
-    finally:
-        verifier.close()
+    (judge, options), pool = part.verifier()
+    assert judge == "sps.tasks.gym:make_judge"
+    want = {"task": "basic_arithmetic", "settings": {}, "cut": "judge", "unsafe": False}
+    assert options == want
+    assert pool == {"workers": 3, "time_limit": 6.0, "fresh": False}
 
 
 def test_an_endpoint_gets_what_was_said_of_it(monkeypatch):
@@ -150,7 +150,7 @@ def test_a_model_is_loaded_as_asked_and_drawn_from_in_rows(monkeypatch, policy):
     )
     settings = EvalSettings("m", dtype="float32", gguf="g")
     texts = make_texts(settings, Machinery(device="cpu"))
-    assert loaded == [("m", "g", "float32", "cpu")]
+    assert loaded == [("m", "g", "float32", "cpu", False)]
     assert (texts.policy, texts.engine.max_rows) == (policy, 64)
     assert (texts.engine.model, texts.engine.pad_id) == (policy.model, policy.pad_id)
     assert texts.engine.eos.tolist() == sorted(policy.eos_ids)
@@ -161,9 +161,10 @@ def test_a_model_is_loaded_as_asked_and_drawn_from_in_rows(monkeypatch, policy):
 
 
 def test_what_is_claimed_is_held_in_a_folder_that_need_not_be_there(tmp_path):
-    keep(tmp_path / "a" / "b", {"n": 1})
-    keep(tmp_path / "a" / "b", {"n": 2})
-    assert held(tmp_path / "a" / "b") == {"n": 2}
+    said = {"model": "m", "dtype": "float32", "questions": {}, "cut": {}, "n": 1}
+    keep(tmp_path / "a" / "b", said)
+    keep(tmp_path / "a" / "b", said | {"n": 2})
+    assert held(tmp_path / "a" / "b") == said | {"n": 2}
     assert held(tmp_path / "c") == {}
 
 

@@ -5,11 +5,28 @@ from __future__ import annotations
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 from sps.config import Lora
 from sps.errors import UserError
-from sps.policy.checkpoint import latest_checkpoint, load_trainer, load_weights, save_checkpoint
-from sps.policy.load import check_logits, load_policy, prepare_training
+from sps.policy.checkpoint import (
+    damage,
+    latest_checkpoint,
+    load_trainer,
+    load_weights,
+    save_checkpoint,
+    sound_checkpoint,
+)
+from sps.policy.load import Policy, check_logits, load_policy, prepare_training
+from sps.policy.tiny import make_tokenizer
+from sps.tasks.countdown import Countdown
 
 
 def save(policy, folder):
@@ -135,3 +152,125 @@ def test_logits_changed_in_an_unknown_way_are_an_error(own_policy):
     own_policy.model.config.logit_scale = 0.5  # which a Llama does not heed
     with pytest.raises(UserError, match=r"model.path: here: LlamaForCausalLM changes its logits"):
         check_logits(own_policy.model, "here")
+
+
+def mixture(kind) -> Policy:
+    """A mixture of experts, whose files name the experts otherwise than the model does."""
+    tokenizer = make_tokenizer(Countdown().vocabulary())
+    shape = {
+        "vocab_size": len(tokenizer), "hidden_size": 16, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 24,
+        "pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id,
+    }  # fmt: skip
+    torch.manual_seed(0)
+    if kind == "mixtral":
+        model = MixtralForCausalLM(MixtralConfig(num_local_experts=4, **shape))
+    else:
+        own = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
+        model = Qwen3MoeForCausalLM(Qwen3MoeConfig(head_dim=8, **own, **shape))
+    return Policy(model.eval(), tokenizer, "test")
+
+
+@pytest.mark.parametrize("kind", ["mixtral", "qwen3_moe"])
+def test_a_mixture_of_experts_goes_back_as_a_whole(kind, tmp_path):
+    policy = mixture(kind)
+    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=0.1)
+    ids = torch.arange(5, 13)[None]
+
+    def step():
+        policy.model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    save(policy, tmp_path / "c")
+    saved = {n: p.detach().clone() for n, p in policy.model.named_parameters()}
+    assert not saved.keys() <= load_file(tmp_path / "c" / "model.safetensors").keys()
+    step()
+    for name, p in policy.model.named_parameters():
+        if "norm" not in name:  # of heads, which this input may leave alone
+            assert not torch.equal(p, saved[name]), name
+    load_weights(policy, tmp_path / "c")
+    for name, p in policy.model.named_parameters():
+        assert torch.equal(p, saved[name]), name
+
+
+def test_weights_in_several_files_are_put_back(own_policy, tmp_path):
+    before = [p.detach().clone() for p in own_policy.model.parameters()]
+    own_policy.model.save_pretrained(tmp_path / "c", max_shard_size="20KB")
+    assert len([*(tmp_path / "c").glob("model-*.safetensors")]) > 1
+    with torch.no_grad():
+        for p in own_policy.model.parameters():
+            p.zero_()
+    load_weights(own_policy, tmp_path / "c")
+    assert all(map(torch.equal, own_policy.model.parameters(), before))
+
+
+@pytest.mark.parametrize("change", ["missing", "more"])
+def test_a_name_that_the_model_and_the_file_do_not_share_is_an_error(own_policy, tmp_path, change):
+    path = save(own_policy, tmp_path / "c") / "model.safetensors"
+    weights = load_file(path)
+    if change == "missing":
+        del weights["model.layers.1.mlp.up_proj.weight"]
+    else:
+        weights["model.layers.2.mlp.up_proj.weight"] = torch.ones(2)
+    save_file(weights, path, {"format": "pt"})
+    with pytest.raises(UserError, match=r"not those of its model .*mlp\.up_proj"):
+        load_weights(own_policy, tmp_path / "c")
+
+
+def test_a_checkpoint_of_another_shape_is_an_error(own_policy, tmp_path):
+    shape = LlamaConfig(**{**own_policy.model.config.to_dict(), "num_hidden_layers": 1})
+    LlamaForCausalLM(shape).save_pretrained(tmp_path / "c")
+    with pytest.raises(UserError, match=r"only it or only the model has: model\.layers\.1"):
+        load_weights(own_policy, tmp_path / "c")
+
+
+def test_adapters_that_are_missing_are_an_error(own_policy, tmp_path):
+    prepare_training(own_policy.model, lora=Lora(rank=2, alpha=4, targets=["q_proj"]))
+    path = save(own_policy, tmp_path / "step-000001") / "adapter_model.safetensors"
+    names = load_file(path)
+    gone = names.popitem()[0]
+    save_file(names, path)
+    with pytest.raises(UserError, match=r"no weights for .*q_proj"):
+        load_weights(own_policy, path.parent)
+    assert "q_proj" in gone
+
+
+def flip(path, bit=5):
+    """One bit in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1 << bit
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "trainer.pt", "trainer.json", "config.json"])
+def test_one_flipped_bit_is_found_and_the_checkpoint_before_is_taken(own_policy, tmp_path, name):
+    for step in (2, 4):
+        save(own_policy, tmp_path / f"step-{step:06d}")
+    assert sound_checkpoint(tmp_path) == (tmp_path / "step-000004", {})
+    flip(tmp_path / "step-000004" / name)
+    found, wrong = sound_checkpoint(tmp_path)
+    assert found == tmp_path / "step-000002"
+    assert list(wrong) == [tmp_path / "step-000004"]
+    assert name in wrong[tmp_path / "step-000004"] or name == "trainer.json"  # no JSON any more
+    names = sorted(p.name for p in tmp_path.iterdir())
+    assert names == ["damaged-step-000004", "step-000002"]
+
+
+def test_a_lost_file_is_found_and_a_card_that_was_edited_is_no_damage(own_policy, tmp_path):
+    folder = save(own_policy, tmp_path / "step-000002")
+    (folder / "README.md").write_text("mine")
+    assert damage(folder) == ""
+    (folder / "tokenizer.json").unlink()
+    assert damage(folder) == "tokenizer.json is missing"
+    found, wrong = sound_checkpoint(tmp_path)
+    assert found is None
+    assert list(wrong) == [folder]
+    assert folder.exists()  # with nothing else to go on with, it stays in its place
+
+
+def test_a_checkpoint_of_an_older_version_has_no_checksums_and_is_taken(own_policy, tmp_path):
+    folder = save(own_policy, tmp_path / "step-000002")
+    (folder / "checksums.json").unlink()
+    assert sound_checkpoint(tmp_path) == (folder, {})

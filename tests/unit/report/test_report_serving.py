@@ -1,7 +1,10 @@
 """Watching, trackers, plots as files, and the commands."""
 
+import contextlib
 import http.client
 import json
+import socket
+import struct
 import sys
 import threading
 import types
@@ -52,6 +55,39 @@ def test_watch_serves_a_page_that_follows_the_run(served):
     _, later = _get(server, "/stamp")
     assert later != stamp
     assert "the disk is nearly full" in _get(server, "/")[1]
+
+
+def test_watch_leaves_those_who_never_finish(served, monkeypatch, capfd):
+    _, server = served
+    monkeypatch.setattr(server.RequestHandlerClass, "timeout", 0.2)
+    monkeypatch.setattr("sps.report.watch._PATIENCE", 0.2)
+    silent, halting = (socket.create_connection(server.server_address) for _ in range(2))
+    halting.sendall(b"GET / HT")
+    for client in (silent, halting):
+        client.settimeout(60)
+        assert client.recv(1) == b""  # the server has hung up
+        client.close()
+    greedy = socket.create_connection(server.server_address)
+    greedy.sendall(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")
+    greedy.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    greedy.close()  # without having taken the page
+    assert _get(server, "/stamp")[0] == 200
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_watch_leaves_one_who_asks_a_byte_at_a_time(served, monkeypatch):
+    _, server = served
+    monkeypatch.setattr("sps.report.watch._PATIENCE", 0.3)
+    with socket.create_connection(server.server_address) as client:
+        client.settimeout(0.05)
+        sent, open_still = 0, True
+        while open_still and sent < 200:  # 10 s, half of what a silent one has
+            with contextlib.suppress(TimeoutError):
+                open_still = client.recv(1) != b""
+            with contextlib.suppress(OSError):
+                client.sendall(b"G")
+                sent += 1
+    assert not open_still
 
 
 def test_watch_answers_only_this_machine_and_only_its_pages(served):

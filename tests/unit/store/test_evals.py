@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import logging
+
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from sps.evaluate.scores import count_scores, read_scores
+from sps.errors import UserError
+from sps.evaluate.scores import count_scores, load_scores, read_scores
 from sps.ranks import Ranks
 from sps.store import evals
 from sps.store.evals import EvalStore
@@ -115,3 +121,55 @@ def test_scores_survive_their_summary():
     assert again.summary() == scores.summary()
     assert np.array_equal(again.correct_Q, scores.correct_Q)
     assert again.report_ks() == [1, 2, 3]
+
+
+def test_stray_files_among_the_samples_are_ignored_and_said(tmp_path, monkeypatch):
+    said: list[str] = []
+    monkeypatch.setattr(logging.getLogger("sps"), "warning", said.append)
+    store = EvalStore(tmp_path)
+    store.append(row("a", 0))
+    store.flush()
+    for name in ("part-a.parquet", "part-1.parquet", "notes.parquet"):
+        (tmp_path / name).write_bytes(b"?")
+    (tmp_path / "part-00007.parquet").mkdir()
+    again = EvalStore(tmp_path)
+    again.append(row("a", 1))
+    again.flush()
+    assert again.read() == [row("a", 0), row("a", 1)]
+    assert said == [
+        f"{tmp_path}: notes.parquet, part-00007.parquet, part-1.parquet: no samples of the "
+        "evaluation; ignored"
+    ]
+
+
+@pytest.mark.parametrize("damage", [b"", b"PAR1", slice(-30), "columns"])
+def test_damaged_samples_are_one_sentence_with_the_fix(tmp_path, damage):
+    store = EvalStore(tmp_path)
+    store.append(row("a", 0))
+    store.flush()
+    path = tmp_path / "part-00000.parquet"
+    if damage == "columns":
+        pq.write_table(pa.table({"problem_id": ["a"], "sample": [0]}), path)
+    else:
+        path.write_bytes(path.read_bytes()[damage] if isinstance(damage, slice) else damage)
+    with pytest.raises(UserError, match=r"part-00000\.parquet: the samples cannot .* drawn again$"):
+        EvalStore(tmp_path).read()
+
+
+def test_damaged_scores_are_one_sentence_with_the_fix(tmp_path):
+    whole = count_scores(["a"], 2, [row("a", 0), row("a", 1, "correct")], None).summary()
+    path = tmp_path / "test.json"
+    path.write_text(json.dumps(whole))
+    assert load_scores(path).summary() == whole
+    wrong = [{"n": 0}, {"n": "x"}, {"n": 10**12}, {"per_question": {"a": 3}}, {"kinds": None}]
+    wrong += [
+        {"per_question": {}},
+        {"per_question": [1]},
+        {"per_question": {"a": None}},
+        {"mean_logprob": {}},
+    ]
+    texts = ["{", "[]", "[" * 100_000, json.dumps(whole)[:-9]]
+    for text in [*texts, *(json.dumps(whole | part) for part in wrong)]:
+        path.write_text(text)
+        with pytest.raises(UserError, match=r"test\.json cannot be read .* counted again"):
+            load_scores(path)

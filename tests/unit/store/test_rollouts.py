@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sps.errors import UserError
 from sps.store.rollouts import SCHEMA, RolloutStore, to_arrays
 from sps.types import Rollout, Verdict
 
@@ -217,3 +221,83 @@ def test_to_arrays_keeps_rows_apart(store):
     for part in (table, table.slice(3, 5), table.filter(table["finished"])):
         arrays = [a.tolist() for a in to_arrays(part, "ids")]
         assert arrays == part["ids"].to_pylist()
+
+
+@pytest.fixture
+def said(monkeypatch) -> list[str]:
+    """What the store says, however others have set up logging."""
+    heard: list[str] = []
+    monkeypatch.setattr(logging.getLogger("sps"), "warning", heard.append)
+    return heard
+
+
+DAMAGE = {
+    "empty": lambda path: path.write_bytes(b""),
+    "garbage": lambda path: path.write_bytes(b"\x07" * 999),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-40]),
+    "magic alone": lambda path: path.write_bytes(b"PAR1"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_file_matters_only_to_those_who_need_it(store, said, damage):
+    store.close_phase(1, 2, set())
+    damage(store.folder / "phase-000001-000002.parquet")
+    assert keys(store.read(3, 4)) == keys(store.light(3, 9)) == all_keys(3, 4)
+    store.close_phase(3, 4, {(3, 0, 0)})
+    again = RolloutStore(store.folder)
+    assert len(said) == 1
+    assert said[0].endswith(
+        "phase-000001-000002.parquet is damaged; skipped as long as its steps are not needed"
+    )
+    with pytest.raises(UserError, match=r"phase-000001-000002\.parquet: .* step 1 to 2 are needed"):
+        again.read(2, 3)
+
+
+def test_a_file_without_the_columns_of_the_store_is_not_filled_up(store):
+    path = store.folder / "step-000002.parquet"
+    pq.write_table(pq.read_table(path).drop_columns(["reward"]), path)
+    with pytest.raises(UserError, match=r"step-000002\.parquet: the rollouts of step 2 are needed"):
+        store.light(1, 4)
+
+
+def test_a_flipped_bit_is_no_other_number(store):
+    path = store.folder / "step-000002.parquet"
+    whole = bytearray(path.read_bytes())
+    column = pq.ParquetFile(path).metadata.row_group(0).column(8)
+    assert column.path_in_schema == "mean_logprob"
+    end = column.data_page_offset + column.total_compressed_size
+    whole[end - 2] ^= 16  # of the last value
+    path.write_bytes(whole)
+    with pytest.raises(UserError, match=r"step-000002\.parquet: .* cannot be read"):
+        store.light(1, 4)
+
+
+def test_a_phase_opens_its_own_files_alone(store, monkeypatch):
+    store.close_phase(1, 2, set())
+    opened, read = [], pq.read_table
+    spy = lambda path, **how: [opened.append(path.name), read(path, **how)][1]  # noqa: E731
+    monkeypatch.setattr("sps.store.rollouts.pq.read_table", spy)
+    store.light(3, 3)
+    store.read(1, 2)
+    assert opened == ["step-000003.parquet", "phase-000001-000002.parquet"]
+
+
+def test_stray_files_are_ignored_and_said(store, said):
+    for name in ("notes.parquet", "step-7.parquet", "phase-000009-000003.parquet"):
+        pq.write_table(pa.table({"a": [1]}), store.folder / name)
+    (store.folder / "step-000008.parquet").mkdir()
+    again = RolloutStore(store.folder)
+    assert keys(again.read()) == all_keys(1, 2, 3, 4)
+    again.close_phase(1, 4, set())
+    again.forget_after(0)
+    assert sorted(p.name for p in store.folder.iterdir()) == [
+        "notes.parquet",
+        "phase-000009-000003.parquet",
+        "step-000008.parquet",
+        "step-7.parquet",
+    ]
+    assert said == [
+        f"{store.folder}: notes.parquet, phase-000009-000003.parquet, step-000008.parquet and "
+        "1 more: not a file of the rollout store; ignored"
+    ]

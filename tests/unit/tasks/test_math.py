@@ -109,6 +109,163 @@ def test_judge_of_a_boxed_answer(gold, answer, equal):
     assert (judge(gold, boxed(answer)).kind == "correct") == equal
 
 
+# Each is wrong whichever of the two is the gold answer.
+DIFFERENT = {
+    "a letter is no unit": [
+        ("a+3t", "a+3"),
+        ("7mn", "7"),
+        ("4 h", "4"),
+        (r"\frac{2}{3}d", r"\frac{2}{3}"),
+        (r"\sqrt{5}c", r"\sqrt{5}"),
+        ("x+3cm", "x+3"),
+        (r"3\mathrm{t}", "3"),
+        (r"5\text{i}", "5"),
+    ],
+    "letters have a case": [
+        ("B-b", "0"),
+        ("2K", "2k"),
+        (r"\frac{N}{n}", "1"),
+        ("pQ", "pq"),
+        ("E", "e"),
+        ("(0, E)", "(0, e)"),
+        (r"\text{A}", "a"),
+        (r"\Gamma", r"\gamma"),
+    ],
+    "a product is no mixed number": [
+        ("7", "3(4)"),
+        ("7", "(3)(4)"),
+        ("9", r"4\left(5\right)"),
+        ("7", "3[4]"),
+        (r"\frac{7}{2}", r"3\left(\frac{1}{2}\right)"),
+        ("8", r"2\binom{4}{2}"),
+        ("5", r"\frac{6}{2}\cdot 1(2)"),
+        ("7", "3 4"),
+    ],
+    "an equation has two sides": [
+        ("3+3=6", "3+3=7"),
+        ("7", "3+3=7"),
+        ("9", "4=9"),
+        ("6", "x=2+2=6"),
+        ("8", "2x=8"),
+        ("7", "n^2=7"),
+        ("x+y=4", "x+y=5"),
+        ("x^2+3=0", "x^2+5=0"),
+        ("u=2", "v=2"),
+        ("x=3,y=4", "x=4,y=3"),
+        ("a=b=c=1", "a=b=d=1"),
+        ("a=b=c=0", "a=bc=c=0"),
+        ("3x+2y=12", "12"),
+        ("8", r"8\approx 11"),
+        ("st=kt", "st=-kt"),
+        ("7=3a+c", "3a+c"),
+    ],
+    "an inequality has a sense": [
+        ("x<4", "x>4"),
+        ("x<4", r"x\le 4"),
+        ("2<x<5", "2<x<6"),
+        (r"x\neq 2", "x=2"),
+    ],
+    "what the parser leaves out": [
+        ("g'", "g"),
+        (r"2,4,\ldots,12", "2,4,12"),
+        (r"\gcd(m,n)", "1"),
+        (r"\text{CD}", "DC"),
+        (r"0.\overline{4}", r"0.\overline{5}"),
+        ("|x|", "x"),
+        (r"\min(p+1,q)", r"\min(p+4,q)"),
+        ("2.3456789", "2.3456788"),
+        ("-31_8", "-31_9"),
+        ("31_8", "31_{8s}"),
+        ("31_8", "31_84"),
+    ],
+    "words that count": [
+        (r"6\text{ million}", "6"),
+        (r"6\text{ dozen}", "6"),
+        (r"6\text{ pi}", "6"),
+        (r"6\text{ hours and 5 minutes}", "6"),
+        (r"k\text{ even}", r"k\text{ odd}"),
+        (r"6\text{ a.m.}", r"6\text{ p.m.}"),
+        (r"30\text{ km/h}", r"30\text{ m/s}"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("one", "other"), [pair for pairs in DIFFERENT.values() for pair in pairs])
+def test_what_is_not_the_same_is_wrong_both_ways(one, other):
+    kinds = {judge(one, boxed(other)).kind, judge(other, boxed(one)).kind}
+    assert kinds <= {"wrong", "unparsed"}
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        # units
+        ("27", r"27\mbox{m}^3"),
+        (r"27\mbox{m}^3", "27"),
+        ("4", r"4\text{ L}"),
+        (r"12\text{ square cm}", r"12\,\mathrm{cm}^2"),
+        (r"45\text{ mph}", r"45\text{ miles per hour}"),
+        ("9.8", r"9.8 \mathrm{~m} / \mathrm{s}^{2}"),
+        ("14", "14 students"),
+        ("3000000", r"3\text{ million}"),
+        (r"3\pi", r"3\pi\text{ square feet}"),
+        # numbers
+        ("5/2", r"2\frac12"),
+        (r"\frac{4}{9}", r"0.\overline{4}"),
+        ("12", "3(4)"),
+        (r"\frac{1}{432}", r"2.314814814815 \times 10^{-3}"),
+        ("4", r"\mbox{four}"),
+        ("6e5", "N = 6e5"),
+        ("R_1+R_2", "R_{2}+R_{1}"),
+        ("A_n", "A_{n}"),
+        (r"2^4 3^2", r"2^4\cdot 3^2"),
+        ("(2+i)^2", "3+4i"),
+        # equations and inequalities
+        ("y=3x-2", "3x-y-2=0"),
+        ("y=3x-2", "f(x)=3x-2"),
+        ("y-1=3(x-1)", "y=3x-2"),
+        ("uv=6", r"v=\frac{6}{u}"),
+        ("x^2+y^2=9", "y^2=9-x^2"),
+        ("9", "a+b=9"),
+        ("9", "4+5=9"),
+        ("9", "9=x"),
+        (r"\frac{1}{6}", r"P(A|B)=\frac{1}{2}\cdot\frac{1}{3}=\frac{1}{6}"),
+        ("2.65", r"\sqrt{7}\approx 2.65"),
+        (r"\frac{3}{5}", r"\cos A=\frac35"),
+        ("(3,4)", "x=3, y=4"),
+        ("x=3,y=4", "y=4,x=3"),
+        ("4>x", "x<4"),
+        (r"(-\infty,4]", r"x\le 4"),
+        # brackets and stray signs
+        (r"3\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}3\\6\end{pmatrix}"),
+        (r"\begin{pmatrix}\frac12\\1\end{pmatrix}", r"\frac12\begin{pmatrix}1\\2\end{pmatrix}"),
+        ("(1,2)", r"\langle 1, 2\rangle"),
+        ("$x+7", "x+7"),
+        ("x+$7", "7+x"),
+        ("The area is $12$", "12"),
+        (r"\text{Yes}", "yes"),
+        (r"\text{B, D}", "D, B"),
+    ],
+)
+def test_another_spelling_is_right(gold, answer):
+    assert judge(gold, boxed(answer)).kind == "correct"
+
+
+def test_a_gold_answer_with_a_stray_dollar_is_read_whole():
+    assert judge("x^2 + 7$", boxed("7")).kind == "wrong"
+    assert judge("10$ + x", boxed("10")).kind == "wrong"
+    assert judge("f(n)=n$, $g(n)=1", boxed("1")).kind == "wrong"
+    assert judge("10$ + x", boxed("x+10")).kind == "correct"
+
+
+def test_a_wrong_function_is_told_without_solving_equations(monkeypatch):
+    asked = []
+    monkeypatch.setattr("math_verify.grader.solve", lambda *args, **more: asked.append(args))
+    gold = r"y=\frac{x^5-3x^2+1}{e^x+\sin x}"
+    assert judge(gold, boxed(gold.replace("3x", "4x"))).kind == "wrong"
+    assert asked == []
+
+
 def test_judge_agrees_with_these_labels_more_often_than_math_verify():
     ordinary = [(g, a, e) for g, a, e in PAIRS if "^{9" not in a and "10^{10" not in g]
     direct = sum(verify(parse(f"${g}$"), parse(boxed(a))) == equal for g, a, equal in ordinary)
@@ -126,12 +283,105 @@ def test_the_last_box_counts():
 def test_boxes_joined_by_and_are_one_answer():
     assert judge("2, 5", r"$\boxed{2}$ and $\boxed{5}$").kind == "correct"
     assert judge("2, 5", r"$\boxed{2}$ and $\boxed{6}$").kind == "wrong"
+    assert judge("(2, 5)", r"$x = \boxed{2}$, $y = \boxed{5}$").kind == "correct"
+    assert judge("0.5", r"$\boxed{\frac{1}{2}}$ or $\boxed{0.5}$").kind == "correct"
+
+
+@pytest.mark.parametrize("joint", [" and ", " or ", ", ", "", "\n\n", "$, or $"])
+@pytest.mark.parametrize("pair", [("2", "5"), ("5", "2")])
+def test_two_answers_are_not_one_of_them_in_any_order(joint, pair):
+    text = f"So $\\boxed{{{pair[0]}}}{joint}\\boxed{{{pair[1]}}}$."
+    assert judge("2", text).kind == judge("5", text).kind == "wrong"
+
+
+def test_a_box_on_the_way_is_not_part_of_the_answer():
+    text = r"Half of it is $\boxed{4}$, and therefore all of it is $\boxed{8}$."
+    assert judge("8", text).kind == "correct"
+    assert judge("4", text).kind == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("after", "kind"),
+    [
+        (r"So \boxed{4}.", "wrong"),
+        ("The answer is 4.", "wrong"),
+        ("The answer is blue.", "wrong"),
+        ("Hence $x = 4$.", "wrong"),
+        ("The answer is 6.", "correct"),
+        ("", "correct"),
+        ("That is all.", "correct"),
+    ],
+)
+def test_a_thought_counts_only_where_nothing_is_said_after_it(after, kind):
+    assert judge("6", rf"<think>It may be \boxed{{6}}.</think> {after}").kind == kind
+
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 8, in f\nTypeError: bad 8'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Let n = 8.\n```python\nprint(8)\n```",
+        "Let n = 8.\n```\nx = 8\nprint(x)\n```",
+        "Now run it.\n```output\n8\n```",
+        "Now run it.\n```python\nprint(8)",
+        f"It fails:\n{TRACEBACK}",
+        "We write\nimport math\nx = 8\nprint(x)",
+        "def f(x):\n    return 8",
+        "NameError: name 'n8' is not defined, 8",
+        "```python\nprint('\\\\boxed{8}')\n```",
+    ],
+)
+def test_code_and_tracebacks_at_the_end_are_no_answer(text):
+    assert judge("8", text).kind == "unparsed"
+    announced = judge("8", f"The answer is 8.\n{text}")
+    assert announced.kind == "correct"
+    assert judge("8", f"So $\\boxed{{8}}$.\n{text.replace('8', '9')}").kind == "correct"
 
 
 def test_a_final_answer_stated_after_the_boxes_counts():
     text = r"Interest is $\boxed{255}$. The final answer is $10{,}455$. I hope it is correct."
     assert judge("10455", text).kind == "correct"
     assert judge("255", text).kind == "wrong"
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        r"The final answer is $(2,\frac{\pi}{3}).$",
+        r"Final Answer: The point of the 3rd circle is $(2,\frac{\pi}{3})$",
+        "The final answer is clear.",
+    ],
+)
+def test_a_right_box_is_not_lost_to_what_follows(after):
+    text = rf"So $\boxed{{(2,\frac{{\pi}}{{3}})}}$. {after}"
+    assert judge(r"(2,\frac{\pi}{3})", text).kind == "correct"
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("He buys 3 at $4: 3 * 4 = $12.\nSo he pays $12 for 3 shirts.", "12"),
+        ("20 / 5 = 4 cows. Thus the farm needs 4 more cows to get 25 litres.", "4"),
+        (
+            "7 + 6 = 13. She will be 14 years old in 7 years.",
+            "7",
+        ),  # 13 is not said: the last number
+        ("It lasts 9 days with 27 litres.", "27"),  # and where nothing was worked out
+    ],
+)
+def test_of_several_numbers_the_one_that_was_worked_out_is_the_answer(text, answer):
+    assert judge(answer, text).kind == "correct"
+    others = {"12": "3", "4": "25", "7": "13", "27": "9"}
+    assert judge(others[answer], text).kind == "wrong"
+
+
+def test_ordinals_and_the_subject_of_a_sentence_are_not_the_answer():
+    text = r"So $\boxed{12}$. Final Answer: The 7th class should get 12"
+    assert judge("12", text).kind == "correct"
+    assert judge("7", text).kind == "wrong"
+    assert judge("60", "Final answer: The volume of $PQRS$ is 60. I hope so.").kind == "correct"
 
 
 @pytest.mark.parametrize(
@@ -152,6 +402,17 @@ def test_a_text_that_is_nothing_but_an_answer_is_read_whole(gold, text, equal):
 def test_an_answer_without_a_box_is_found():
     assert judge("18", "She makes 9 * 2 = 18 dollars. The answer is 18.").kind == "correct"
     assert judge("18", "The answer is 19.").kind == "wrong"
+    assert judge("8", "Bought for $3, sold for $8. The profit is 5. #### 5").kind == "wrong"
+    assert judge("5", "Bought for $3, sold for $8. The answer is $5.").kind == "correct"
+    assert judge("2, 7", "The answer is $x = 2$ or $x = 7$.").kind == "correct"
+    assert judge(r"\text{Mary}", "The answer is Mary.").kind == "correct"
+
+
+@pytest.mark.parametrize("end", ["$3\\pi.$", "\\(3\\pi.\\)", "$$3\\pi.$$", "$3\\pi,$"])
+def test_a_full_stop_inside_a_formula_cuts_nothing_off(end):
+    assert judge(r"3\pi", f"The answer is {end}").kind == "correct"
+    assert judge("3", f"The answer is {end}").kind == "wrong"
+    assert judge("3", f"Hence we get {end}").kind == "wrong"
 
 
 @pytest.mark.parametrize(
@@ -177,7 +438,7 @@ def test_cut_off_is_truncated_unless_asked_to_judge_what_is_there():
 
 
 def test_judge_in_this_process_keeps_its_time_limit(monkeypatch):
-    monkeypatch.setattr("sps.tasks.math.verify", lambda *args, **more: time.sleep(60))
+    monkeypatch.setattr("sps.tasks.equality.verify", lambda *args, **more: time.sleep(60))
     task = Mathematics({}, seconds=0.2)
     verdict = task.judge(Problem("p", "?", "x+y"), boxed("y+x"), True)
     assert (verdict.kind, verdict.detail) == ("timeout", "no verdict within 0.2 s")

@@ -16,8 +16,10 @@ from sps.verify import pool as pool_module
 from sps.verify.pool import VerifierPool
 
 JUDGE = """
-import ctypes, os, signal, time
+import ctypes, mmap, os, signal, time
 from sps.types import Verdict
+
+KEPT = []
 
 def make_judge(word="right"):
     def judge(problem, text, finished):
@@ -34,6 +36,9 @@ def make_judge(word="right"):
             raise ValueError("no such thing")
         if text == "memory":
             "x" * (1 << 33)
+        if text == "leak":
+            KEPT.append(mmap.mmap(-1, 60 << 20))
+            mmap.mmap(-1, 120 << 20).close()
         print("noise on standard output")
         kind = "correct" if text == word else "wrong"
         return Verdict(kind, float(kind == "correct"), str(os.getpid()), text)
@@ -95,13 +100,37 @@ def test_a_death_is_a_crash_that_says_how(judge):
     assert pool.restarts == 2
 
 
-def test_an_exception_and_a_memory_bomb_are_crashes_without_a_restart(judge):
-    with VerifierPool(judge, workers=1, time_limit=20, memory_mb=1024) as pool:
-        verdicts = ask(pool, ["raise", "memory", "right"])
-    assert [v.kind for v in verdicts] == ["crashed", "crashed", "correct"]
+def test_an_exception_is_a_crash_without_a_restart(judge):
+    with VerifierPool(judge, workers=1, time_limit=20) as pool:
+        verdicts = ask(pool, ["raise", "right"])
+    assert [v.kind for v in verdicts] == ["crashed", "correct"]
     assert verdicts[0].detail == "ValueError: no such thing"
-    assert verdicts[1].detail.startswith("MemoryError")
     assert pool.restarts == 0
+
+
+def test_a_memory_bomb_is_tried_in_a_new_worker_and_then_a_crash(judge):
+    with VerifierPool(judge, workers=1, time_limit=20, memory_mb=1024) as pool:
+        verdicts = ask(pool, ["right", "memory", "right"])
+    assert [v.kind for v in verdicts] == ["correct", "crashed", "correct"]
+    assert verdicts[1].detail == "MemoryError: more than the 1024 MB that a worker may use"
+    assert pool.restarts == 2  # after the first try, and after the second
+    assert len({verdicts[0].detail, verdicts[2].detail}) == 2  # process ids
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_worker_whose_memory_fills_up_is_replaced_before_an_honest_answer_fails(judge):
+    # Each answer leaves 60 MB behind and needs 120 MB for a moment: 1024 MB hold a few of them.
+    with VerifierPool(judge, workers=1, time_limit=20, memory_mb=1024) as pool:
+        verdicts = ask(pool, ["leak"] * 40)
+    assert [v.kind for v in verdicts] == ["wrong"] * 40
+    assert pool.restarts >= 3
+
+
+def test_a_worker_without_room_for_its_judge_says_so(judge):
+    pool = VerifierPool(judge, workers=1, memory_mb=16)
+    with pytest.raises(RunFailed, match=r"the judge alone takes \d+ MB of the 16 MB"):
+        pool.submit(Problem("p", "?", "!"), "x", True).result(timeout=60)
+    pool.close()
 
 
 def test_a_judge_that_cannot_start_is_said_and_nobody_waits(judge):
@@ -129,16 +158,15 @@ def test_a_pool_that_fails_judges_only_the_answer_that_killed_a_worker(judge, mo
 
 
 def test_a_worker_that_died_before_it_took_its_batch_costs_no_answer(judge, monkeypatch):
-    write, died = pool_module._write_all, []
+    write, died = pool_module._write, []
 
-    def dies_once(worker, data):
+    def dies_once(fd, data):
         if not died:
-            died.append(worker)
-            worker.process.kill()
+            died.append(fd)
             raise BrokenPipeError
-        write(worker, data)
+        return write(fd, data)
 
-    monkeypatch.setattr(pool_module, "_write_all", dies_once)
+    monkeypatch.setattr(pool_module, "_write", dies_once)
     with VerifierPool(judge, workers=1, time_limit=20) as pool:
         assert [v.kind for v in ask(pool, ["right", "no"])] == ["correct", "wrong"]
     assert pool.restarts == 1

@@ -1,0 +1,64 @@
+"""What a run's record says of its health: updates that had to be skipped, and a policy that broke.
+
+It is told every record, also those read back when a run is resumed, so that it then knows what an
+uninterrupted run would know.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+_RIGHTLESS = 50  # steps without a right answer that are warned of; fewer where a phase has fewer
+_WIDER = 3.0, 1.0  # an entropy so many times, and so many nats above, that of the first step
+
+
+class Health:
+    """Counts in a row."""
+
+    def __init__(self, phase: int) -> None:
+        self.skipped = 0  # updates in a row
+        self._rightless = 0  # steps in a row
+        self._limit = max(1, min(_RIGHTLESS, phase))
+        self._entropy: float | None = None  # of the first step that has one
+        self._wide = 0  # the phase in which that was said
+
+    def saw(self, kind: str, record: Mapping[str, Any]) -> list[str]:
+        """Take one record; what there is to warn of."""
+        if kind not in ("rl", "irl"):
+            return []
+        values = [record[name] for name in ("loss", "grad_norm", "logprob") if name in record]
+        if record.get("skipped") or not all(map(math.isfinite, values)):
+            self.skipped += 1
+        elif values and record.get("used", 1):  # else there was no update
+            self.skipped = 0
+        if kind == "irl":
+            return []
+        return [text for text in (self._no_right(record), self._blown_up(record)) if text]
+
+    def _no_right(self, record: Mapping[str, Any]) -> str:
+        self._rightless = 0 if record["reward"] else self._rightless + 1
+        times, rest = divmod(self._rightless, self._limit)
+        if rest or times not in (1, 2, 4, 8, 16, 32, 64):  # said again each time it has doubled
+            return ""
+        return (
+            f"no answer was right in the last {self._rightless} steps: there is nothing to learn "
+            "from. If some were right before, the policy is broken: go back to an earlier "
+            "checkpoint with a lower rl.lr; else take easier problems, or raise rollout.n"
+        )
+
+    def _blown_up(self, record: Mapping[str, Any]) -> str:
+        now = record.get("entropy")
+        if now is None or not math.isfinite(now):
+            return ""
+        if self._entropy is None:
+            self._entropy = now
+        times, nats = _WIDER
+        if now < max(times * self._entropy, self._entropy + nats) or self._wide == record["phase"]:
+            return ""
+        self._wide = record["phase"]
+        return (
+            f"the entropy is {now:.2f} nats a token, at the first step it was {self._entropy:.2f}: "
+            "the policy is going to pieces. Lower rl.lr, or rl.entropy where there is one"
+        )

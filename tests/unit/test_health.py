@@ -1,0 +1,47 @@
+"""What is counted in a row, and what is said of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from sps.health import Health
+
+FINE = {"phase": 1, "reward": 0.5, "loss": 0.1, "grad_norm": 1.0, "logprob": -0.5, "used": 1.0}
+NAN = float("nan")
+
+
+def said(health, *changes):
+    """For each step how many warnings it brought."""
+    return [len(health.saw("rl", FINE | change)) for change in changes]
+
+
+@pytest.mark.parametrize("bad", [{"skipped": 1}, {"loss": NAN}, {"logprob": float("-inf")}])
+def test_updates_that_are_not_finite_are_counted_in_a_row(bad):
+    health = Health(50)
+    said(health, {}, bad, bad)
+    assert health.skipped == 2
+    said(health, {"used": 0.0, "loss": 0.0})  # no update
+    assert health.skipped == 2
+    health.saw("irl", {"kept": 3})  # none either
+    health.saw("irl", {"loss": NAN, "grad_norm": NAN, "skipped": 1})
+    assert health.skipped == 3
+    said(health, {})
+    assert health.skipped == 0
+
+
+def test_a_reward_that_stays_at_zero_is_said_after_a_phase_and_each_time_it_has_doubled():
+    health, zero = Health(3), {"reward": 0.0}
+    assert said(health, *[zero] * 13) == [0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0]
+    assert said(health, {}, zero, zero, zero) == [0, 0, 0, 1]
+    late = Health(999)
+    assert said(late, *[zero] * 50) == [0] * 49 + [1]
+
+
+def test_an_entropy_that_blows_up_is_said_once_a_phase():
+    health = Health(50)
+    # At 0.4 first: above 3 x 0.4 and 0.4 + 1 it is said.
+    steps = [0.4, 1.3, 1.39, 1.41, 1.5]
+    assert said(health, *({"entropy": e} for e in steps)) == [0, 0, 0, 1, 0]
+    assert said(health, {"entropy": 1.6, "phase": 2}, {"entropy": NAN, "phase": 3}) == [1, 0]
+    high = Health(50)  # at 2.0: above 6
+    assert said(high, *({"entropy": e} for e in (2.0, 5.9, 6.1))) == [0, 0, 1]
