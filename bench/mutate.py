@@ -335,12 +335,14 @@ def main() -> None:
     deadline = time.time() + 60 * told.minutes
     told.results.parent.mkdir(parents=True, exist_ok=True)
 
-    def runner(jobs: int = 1) -> Runner:
-        recall(told.results, told.names, told.survivors)
-        return Runner(jobs, deadline, told.budget, told.results)
+    def recalled(**given: Any) -> Any:
+        recall(told.results, told.names, told.survivors)  # other tests make mutmut forget
+        return collected(**given)
 
     if not told.show:
-        mutmut.get_mutant_runner = runner
+        collected = mutmut.collect_source_file_mutation_data
+        mutmut.collect_source_file_mutation_data = recalled
+        mutmut.get_mutant_runner = lambda jobs=1: Runner(jobs, deadline, told.budget, told.results)
         # It counts all mutants again for each one, which takes longer than most of them do.
         mutmut.print_stats = lambda *_, **__: None
         mutmut._run((), told.jobs)
