@@ -98,6 +98,11 @@ class RolloutStore:
         tables = [_read(file, schema, keep) for file in needed]
         return pa.concat_tables(tables) if tables else schema.empty_table()
 
+    def missing(self, steps: Iterable[int]) -> list[int]:
+        """Those of some steps that no file is there for."""
+        files = listing(self.folder)
+        return [s for s in steps if not any(file.first <= s <= file.last for file in files)]
+
     def close_phase(self, first: int, last: int, kept: set[tuple[int, int, int]]) -> None:
         """Merge the steps of a phase, marking the (step, group, sample) that the IRL phase kept."""
         table = self.read(first, last)
