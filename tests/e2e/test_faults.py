@@ -507,7 +507,25 @@ def test_a_full_disk_is_one_paragraph_and_the_run_goes_on_when_there_is_room(
         assert "Traceback" not in said
         (line,) = [line for line in said.splitlines() if line.startswith("failed")]
         assert "--resume" in line
+        assert line.startswith(f"failed: {folder}")
     assert not list(folder.rglob("checkpoints/*.draft"))  # the space is given back
+    assert sps("train", recipe, "--out", folder, "--resume") == 0
+    same_run(folder, whole)
+
+
+def test_a_permission_that_is_lost_in_mid_run_is_one_paragraph(tmp_path, whole, capsys):
+    recipe, folder = tmp_path / "recipe.yaml", tmp_path / "run"
+    recipe.write_text(dump_recipe(recipe_of(**HOW)))
+    halved(folder, whole)
+    (folder / "rollouts").chmod(0o555)
+    if os.access(folder / "rollouts", os.W_OK):
+        pytest.skip("this user may write everywhere")
+    assert sps("train", recipe, "--out", folder, "--resume") == 1
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert f"failed: {folder / 'rollouts'}" in said
+    assert "permission is missing" in said
+    (folder / "rollouts").chmod(0o755)
     assert sps("train", recipe, "--out", folder, "--resume") == 0
     same_run(folder, whole)
 

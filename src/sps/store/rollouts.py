@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from sps.disk import naming
 from sps.errors import UserError
 from sps.types import Rollout
 
@@ -131,7 +132,8 @@ class RolloutStore:
         draft = path.with_suffix(".draft")
         # With checksums: a bit that flips in a number would be another number to a reader.
         how = {"compression": "zstd", "write_page_checksum": True}
-        pq.write_table(table, draft, row_group_size=_ROW_GROUP, **how)
+        with naming(path):
+            pq.write_table(table, draft, row_group_size=_ROW_GROUP, **how)
         draft.rename(path)
 
 
