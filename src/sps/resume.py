@@ -121,6 +121,11 @@ def restore(parts: Parts, run: Run, checkpoint: Path) -> None:
             "with: the data or a benchmark changed. Put them back, or choose another folder with "
             "--out"
         )
+    if lost := {"optimizer", "irl_optimizer", "probe"} - set(tensors):
+        raise UserError(
+            f"{checkpoint / 'trainer.pt'}: it lacks {', '.join(sorted(lost))}. Put it back from a "
+            "copy, or remove the checkpoint: --resume then goes on from the one before"
+        )
     run.start = run.done = state["step"]
     parts.ranks.tell(lambda: _check_rollouts(parts, run.start))
     run.settled = state.get("settled", run.start)  # of a stop: what follows the step is yet to do

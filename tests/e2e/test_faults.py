@@ -324,7 +324,7 @@ def test_a_state_that_lacks_a_part_is_one_sentence_with_the_fix(tmp_path, whole)
     newest = halved(tmp_path / "run", whole)
     (newest / "checksums.json").unlink()
     torch.save({"optimizer": {}}, newest / "trainer.pt")
-    with pytest.raises(UserError, match=r"trainer.pt lacks irl_optimizer, probe\).*or remove it"):
+    with pytest.raises(UserError, match=r"trainer.pt: it lacks irl_optimizer, probe\..*or remove"):
         open_run(recipe_of(**HOW), tmp_path / "run", resume=True)
 
 
