@@ -37,7 +37,7 @@ from sps.rollout import RolloutEngine, fused
 from sps.rollout.copied import CopiedEngine
 from sps.rollout.native import NativeEngine
 from sps.run import Run
-from sps.splits import check_overlap, make_splits
+from sps.splits import check_overlap, digest, make_splits
 from sps.store.rollouts import RolloutStore
 from sps.tasks import Task
 from sps.tasks.choice import Choice
@@ -75,7 +75,7 @@ def open_run(
         load_weights(policy, checkpoint)
     parts = _parts(recipe, folder, policy, task, splits["train"], ranks)
     track = Track(folder / "metrics.jsonl", listeners, silent=not ranks.main)
-    run = Run(folder, track, splits["validation"], splits["test"])
+    run = Run(folder, track, splits["validation"], splits["test"], digest(splits))
     run.health = Health(irl_every(parts))
     if checkpoint:
         restore(parts, run, checkpoint)

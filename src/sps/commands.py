@@ -99,8 +99,7 @@ def run_compare(
     _refuse_too_large(list(recipes.values()))
     _base(recipes)
     jobs = plan(recipes, seeds, out, extras, threads=1)
-    _writable(out)
-    hold(out, "sps compare")
+    _take(out)
     stop = Stop()
     with _Watch() as watch, stop.listening(), stop.window():
         results = compare(jobs, out, watch, workers or None)
@@ -329,12 +328,13 @@ def _refuse_too_large(recipes: list[Recipe]) -> None:
             refuse_too_large(recipe)
 
 
-def _writable(out: Path) -> None:
+def _take(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
         probe = out / ".write"
         probe.touch()
         probe.unlink()
+        hold(out, "sps compare")
     except OSError as error:
         raise UserError(f"{out}: cannot write there ({error.strerror}); choose --out") from None
 

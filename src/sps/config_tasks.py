@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    model_validator,
+)
 
 from sps.errors import UserError
 
@@ -22,6 +29,17 @@ class Node(BaseModel):
     """A branch of the tree: frozen, and closed to unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_switches(cls, given: Any) -> Any:
+        """YAML reads yes, no, on and off as true and false, and those would be 1 and 0."""
+        for name, field in cls.model_fields.items() if isinstance(given, dict) else ():
+            kinds = (field.annotation, *get_args(field.annotation))
+            if isinstance(given.get(name), bool) and bool not in kinds:
+                said = "true, false, yes, no, on or off"
+                raise ValueError(f"{name}: it is no switch: give a value, not {said}")
+        return given
 
 
 class CountdownTask(Node):

@@ -5,13 +5,15 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 _PIECE = 2**26  # bytes hashed at once, several pieces in parallel
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _BROKEN = {errno.EIO, errno.EROFS, errno.ESTALE, errno.ENODEV, errno.ENXIO}
+_REFUSED = {errno.EACCES, errno.EPERM}  # in mid-run: a ticket that has run out, a changed mode
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -21,6 +23,16 @@ def write_whole(path: Path, text: str) -> None:
     sync(draft)
     draft.rename(path)
     sync(path.parent)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Around a library that writes a file and does not name it in its errors."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def sync(path: Path) -> None:
@@ -61,9 +73,10 @@ def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
 def disk_failure(error: BaseException) -> str:
     """What to say of an error of the disk, with what to do; empty for any other error."""
     number = getattr(error, "errno", None)
-    if number not in _FULL | _BROKEN:
+    if number not in _FULL | _BROKEN | _REFUSED:
         return ""
     why = "the disk is full, or a quota is" if number in _FULL else "the disk cannot be used"
+    why = "permission is missing" if number in _REFUSED else why
     return unwritten(getattr(error, "filename", None), f"{why}: {error}")
 
 

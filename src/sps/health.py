@@ -11,6 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 _RIGHTLESS = 50  # steps without a right answer that are warned of; fewer where a phase has fewer
+_SKIPPED = (
+    "the update was skipped: its loss, gradient or log-probabilities are not finite (NaN or "
+    "infinite). After rl.max_skipped such updates in a row the run ends"
+)
 _WIDER = 3.0, 1.0  # an entropy so many times, and so many nats above, that of the first step
 
 
@@ -19,6 +23,7 @@ class Health:
 
     def __init__(self, phase: int) -> None:
         self.skipped = 0  # updates in a row
+        self.worst = 0  # the most of them since the run was last looked at
         self._rightless = 0  # steps in a row
         self._limit = max(1, min(_RIGHTLESS, phase))
         self._entropy: float | None = None  # of the first step that has one
@@ -28,14 +33,17 @@ class Health:
         """Take one record; what there is to warn of."""
         if kind not in ("rl", "irl"):
             return []
+        before = self.skipped
         values = [record[name] for name in ("loss", "grad_norm", "logprob") if name in record]
         if record.get("skipped") or not all(map(math.isfinite, values)):
             self.skipped += 1
+            self.worst = max(self.worst, self.skipped)
         elif values and record.get("used", 1):  # else there was no update
             self.skipped = 0
-        if kind == "irl":
-            return []
-        return [text for text in (self._no_right(record), self._blown_up(record)) if text]
+        said = [_SKIPPED] if (before, self.skipped) == (0, 1) else []
+        if kind == "rl":
+            said += filter(None, (self._no_right(record), self._blown_up(record)))
+        return said
 
     def _no_right(self, record: Mapping[str, Any]) -> str:
         self._rightless = 0 if record["reward"] else self._rightless + 1

@@ -93,7 +93,8 @@ def _read_meter(
     dtype = str(next(parts.policy.model.parameters()).dtype).removeprefix("torch.")
     lr = own_lr(parts, phase) if kind == "irl" else parts.recipe.rl.lr
     text = stood_still(kind, moved, lr, dtype, parts.recipe.meter.still, learnt)
-    if text and not since:  # a part of a phase says little of it
+    # A part of a phase says little of it; of updates that were skipped there is a warning.
+    if text and not since and not run.health.worst:
         run.track.log("warning", phase.last, text=text)
     return moved
 

@@ -45,7 +45,7 @@ def parse_yaml(text: str) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f"line {mark.line + 1} " if mark else ""
-        said = getattr(error, "problem", None) or str(error)
+        said = getattr(error, "problem", None) or " ".join(str(error).split())
         raise ValueError(f"{line}is not valid YAML: {said}") from None
     except (RecursionError, OverflowError) as error:
         raise ValueError(f"is not valid YAML: {error}") from None

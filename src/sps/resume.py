@@ -15,14 +15,21 @@ from sps.errors import UserError
 from sps.evaluate.scores import Scores, load_scores
 from sps.lock import LOCK, hold
 from sps.phases import Parts
-from sps.phases.irl import make_irl_optimizer
-from sps.policy.checkpoint import forget_drafts, forget_stops, load_trainer, sound_checkpoint
+from sps.phases.irl import irl_every, make_irl_optimizer
+from sps.policy.checkpoint import (
+    forget_drafts,
+    forget_stops,
+    has_sums,
+    load_trainer,
+    sound_checkpoint,
+)
 from sps.policy.meter import Probe
 from sps.policy.shard import set_optimizer_state
 from sps.run import Run
 from sps.track import read_records
 
 _OF_RUNS = ("metrics.jsonl", "checkpoints/*", "rollouts/*.parquet", "evals/*")
+_FOLDERS = ("checkpoints", "rollouts", "evals")
 
 
 def claim(recipe: Recipe, folder: Path, resume: bool) -> tuple[Path | None, str]:
@@ -30,6 +37,7 @@ def claim(recipe: Recipe, folder: Path, resume: bool) -> tuple[Path | None, str]
     where there was a later one."""
     try:
         hold(folder, "sps train")
+        _check_kinds(folder)
         begun = any(any(folder.glob(pattern)) for pattern in _OF_RUNS)
         if (folder / "recipe.yaml").exists():
             if begun:  # else it failed before its first step
@@ -47,6 +55,17 @@ def claim(recipe: Recipe, folder: Path, resume: bool) -> tuple[Path | None, str]
         return _last_sound(folder) if resume else (None, "")
     except OSError as error:
         raise UserError(f"{folder}: cannot write the run folder ({error.strerror})") from None
+
+
+def _check_kinds(folder: Path) -> None:
+    """A file where a folder belongs, or the reverse, is found before any work."""
+    for name in (*_FOLDERS, "metrics.jsonl"):
+        path, kind = folder / name, "folder" if name in _FOLDERS else "file"
+        if path.exists() and not (path.is_dir() if kind == "folder" else path.is_file()):
+            raise UserError(
+                f"{path}: it is no {kind}. Put the run's own back, or choose another folder with "
+                "--out"
+            )
 
 
 def _same_run(recipe: Recipe, folder: Path, resume: bool) -> None:
@@ -73,7 +92,7 @@ def _same_run(recipe: Recipe, folder: Path, resume: bool) -> None:
 def _last_sound(folder: Path) -> tuple[Path | None, str]:
     found, wrong = sound_checkpoint(folder / "checkpoints")
     if not wrong:
-        return found, ""
+        return found, _unsure(found)
     said = "; ".join(f"{path.name}: {why}" for path, why in wrong.items())
     if found is None:
         raise UserError(
@@ -82,13 +101,33 @@ def _last_sound(folder: Path) -> tuple[Path | None, str]:
         )
     last = max((r["step"] for r in read_records(folder / "metrics.jsonl")), default=0)
     again = f"steps {int(found.name[5:]) + 1} to {last} are taken again"
-    return found, f"damaged, and put aside: {said}. Going on from {found.name}: {again}"
+    text = f"damaged, and put aside: {said}. Going on from {found.name}: {again}"
+    return found, f"{text}. {unsure}" if (unsure := _unsure(found)) else text
+
+
+def _unsure(checkpoint: Path | None) -> str:
+    if checkpoint is None or has_sums(checkpoint):
+        return ""
+    why = "it is of an older version, or the file was lost"
+    return f"{checkpoint.name} has no checksums ({why}): damage to its files would go unnoticed"
 
 
 def restore(parts: Parts, run: Run, checkpoint: Path) -> None:
     """Put everything back as it was when the checkpoint was written, and forget what came after."""
     state, tensors = load_trainer(checkpoint)
+    if state.get("data", run.data) != run.data:  # older checkpoints do not say
+        raise UserError(
+            f"{run.folder}: cannot resume, the questions or answers are not those the run began "
+            "with: the data or a benchmark changed. Put them back, or choose another folder with "
+            "--out"
+        )
+    if lost := {"optimizer", "irl_optimizer", "probe"} - set(tensors):
+        raise UserError(
+            f"{checkpoint / 'trainer.pt'}: it lacks {', '.join(sorted(lost))}. Put it back from a "
+            "copy, or remove the checkpoint: --resume then goes on from the one before"
+        )
     run.start = run.done = state["step"]
+    parts.ranks.tell(lambda: _check_rollouts(parts, run.start))
     run.settled = state.get("settled", run.start)  # of a stop: what follows the step is yet to do
     parts.sampler.cursor, parts.policy.version = state["cursor"], state["version"]
     run.cursor = state["cursor"]
@@ -102,6 +141,18 @@ def restore(parts: Parts, run: Run, checkpoint: Path) -> None:
     forget(parts, run)
     if checkpoint.name.startswith("step-"):
         parts.ranks.tell(lambda: _after_saving(run))
+
+
+def _check_rollouts(parts: Parts, start: int) -> None:
+    """The next IRL phase learns from all rollouts since the last one, also those before us."""
+    every, rounds = irl_every(parts), parts.recipe.rl.algorithm.steps_per_generation
+    needed = range(start // every * every + 1, start + 1, rounds) if parts.recipe.irl.steps else ()
+    if lost := parts.store.missing(needed):
+        raise UserError(
+            f"{parts.store.folder}: the rollouts of {', '.join(f'step {s}' for s in lost[:3])} are "
+            "missing, and the next IRL phase learns from them. Put the files back from a copy, or "
+            f"remove the checkpoints from step {lost[0]} on and go on with --resume"
+        )
 
 
 def make_probe_of(parts: Parts, prompts: list[np.ndarray], completions: list[np.ndarray]) -> Probe:
@@ -126,7 +177,8 @@ def forget(parts: Parts, run: Run) -> None:
         forget_drafts(run.folder / "checkpoints")
         for place in ("rollouts", "evals"):
             for draft in (run.folder / place).rglob("*.draft"):
-                draft.unlink()
+                if draft.is_file():
+                    draft.unlink()
         if torn:
             text = f"{torn} lines of metrics.jsonl could not be read, and are left out"
             run.track.log("warning", run.start, text=text)
@@ -137,6 +189,7 @@ def forget(parts: Parts, run: Run) -> None:
         run.health.saw(record["kind"], record)
     if run.health.skipped >= parts.recipe.rl.max_skipped:  # it ended for that: another attempt
         run.health.skipped = 0
+    run.health.worst = 0
 
 
 def _forget_evals(run: Run, steps: int) -> dict[int, Scores]:

@@ -26,6 +26,7 @@ class Run:
     track: Track
     validation: list[Problem]
     test: list[Problem]
+    data: str = ""  # a digest of all questions and answers; empty: not known
     start: int = 0  # RL steps done before this process
     settled: int = 0  # the last step after which evaluations and checkpoints were considered
     done: int = 0  # the last step that the weights have all of

@@ -35,7 +35,7 @@ def after_step(parts: Parts, run: Run, step: int) -> None:
     """The weights have all of a step, so the run may be cut here."""
     recipe = parts.recipe
     run.done, run.cursor = step, parts.sampler.cursor
-    if run.health.skipped:
+    if run.health.worst:
         _check_up(parts, run)
     last, before = step == recipe.rl.steps, run.settled
 
@@ -63,7 +63,7 @@ def _write(parts: Parts, run: Run, path: Path, more: Metrics) -> None:
     if not finite_weights(parts.policy.model):
         _give_up(run, "a weight is not finite (NaN or infinite)")
     parts.ranks.tell(lambda: _sync(run.folder))
-    state = {"step": run.done, "cursor": run.cursor, **more}
+    state = {"step": run.done, "cursor": run.cursor, "data": run.data, **more}
     trainer, ranks = parts.trainer_state(), parts.ranks
     save_checkpoint(
         path, parts.policy, state, trainer, lambda: describe(parts, run, run.done), ranks
@@ -104,11 +104,13 @@ def _check_up(parts: Parts, run: Run) -> None:
     """Updates were skipped: end where weights are lost, or where it does not end."""
     if not finite_weights(parts.policy.model):
         _give_up(run, "a weight is not finite (NaN or infinite)")
-    if run.health.skipped < parts.recipe.rl.max_skipped:
+    # Not the last ones alone: an IRL phase whose updates are fine may have followed since.
+    skipped, run.health.worst = run.health.worst, run.health.skipped
+    if skipped < parts.recipe.rl.max_skipped:
         return
     _keep(parts, run)
     why = "loss, gradient or log-probabilities were not finite"
-    _give_up(run, f"the last {run.health.skipped} updates were skipped: {why}")
+    _give_up(run, f"{skipped} updates in a row were skipped: {why}")
 
 
 def explain(parts: Parts, run: Run, error: Exception) -> NoReturn:

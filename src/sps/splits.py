@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+
 from sps.config import Recipe
 from sps.config_tasks import ChoiceTask, MathTask
 from sps.data.benchmarks import load_benchmark
@@ -13,6 +16,12 @@ from sps.tasks.choice import labelled
 from sps.types import Problem
 
 Splits = dict[str, list[Problem]]
+
+
+def digest(splits: Splits) -> str:
+    """Of every question and answer, in their order: whether a run goes on with what it began on."""
+    rows = {split: [(p.id, p.question, p.answer) for p in splits[split]] for split in splits}
+    return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def make_splits(t: MathTask | ChoiceTask) -> tuple[Splits, list[Duplicate]]:

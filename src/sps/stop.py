@@ -82,6 +82,6 @@ def seconds(text: str) -> float:
     found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", text.strip())
     hours, minutes, rest = (int(n or 0) for n in found.groups()) if found else (0, 0, 0)
     total = 3600 * hours + 60 * minutes + rest
-    if text and not total:
+    if text and not 0 < total <= threading.TIMEOUT_MAX:
         raise UserError(f"--stop-after {text}: write a time such as 90s, 25m, 3h or 1h30m")
     return float(total)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sps.disk import write_whole
+from sps.disk import naming, write_whole
 
 _LONGEST = 64 * 2**20  # characters of a line
 Listener = Callable[[dict[str, Any]], None]
@@ -25,7 +25,7 @@ class Track:
         if self.silent:  # not the rank that writes
             return
         record = {"kind": kind, "step": step, "time": round(time.time(), 3), **fields}
-        with self.path.open("a", encoding="utf-8") as file:
+        with naming(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
         for listener in self.listeners:
             listener(record)

@@ -97,6 +97,8 @@ def test_a_task_that_the_embedded_policy_does_not_know_asks_for_a_model(tmp_path
 def test_unwritable_run_folder_is_said(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert "cannot write" in said(capsys, "train", SPS, "--out", tmp_path / "file" / "run")
+    (tmp_path / "compare" / ".lock").mkdir(parents=True)
+    assert "cannot write" in said(capsys, "compare", SPS, "--out", tmp_path / "compare")
 
 
 def test_train_resume_and_refusal_of_a_folder_that_holds_a_run(tmp_path, capsys):

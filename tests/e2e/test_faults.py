@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,10 +25,12 @@ from sps.errors import RunFailed, Stopped, UserError
 from sps.loop import train
 from sps.phases import irl, rl
 from sps.policy.checkpoint import latest_checkpoint
+from sps.policy.tiny import SHIPPED
 from sps.rollout.native import NativeEngine
 from sps.store.evals import EvalStore
 
 NAN = float("nan")
+SHIPPED_BASE = next(path.parent for path in sorted(SHIPPED.glob("*/config.json")))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -145,7 +149,7 @@ def test_updates_that_stay_not_finite_end_the_run_with_its_good_weights(
     with spoilt(monkeypatch, module, name, bad), pytest.raises(RunFailed) as said:
         run(recipe, tmp_path / "run")
     step = 5 if phase == "rl" else 3
-    assert f"after step {step} the last 3 updates were skipped" in str(said.value)
+    assert f"after step {step} 3 updates in a row were skipped" in str(said.value)
     assert str(said.value).count(f"stop-{step:06d}") == 1
     assert warnings(tmp_path / "run")[-1] == (step, str(said.value))
     # Of the stop the good weights, and not only those of the last checkpoint.
@@ -153,6 +157,19 @@ def test_updates_that_stay_not_finite_end_the_run_with_its_good_weights(
     assert all(bool(weight.isfinite().all()) for weight in kept.values())
     run(recipe, tmp_path / "run", resume=True)  # the fault is gone
     assert checkpoints(tmp_path / "run") == ["step-000006"]
+
+
+def test_an_irl_phase_that_goes_well_does_not_hide_that_rl_learns_nothing(tmp_path, monkeypatch):
+    with spoilt(monkeypatch, rl, "policy_loss", range(1, 99)), pytest.raises(RunFailed) as said:
+        run(recipe_of(), tmp_path / "run")
+    assert "after step 3 3 updates in a row were skipped" in str(said.value)
+    texts = [text for _, text in warnings(tmp_path / "run")]
+    assert sum("the update was skipped" in text for text in texts) == 1
+    assert not any("Raise rl.lr" in text for text in texts)
+    with spoilt(monkeypatch, rl, "policy_loss", {1, 4}):  # one at a time is no end
+        run(recipe_of(), tmp_path / "other")
+    texts = [text for _, text in warnings(tmp_path / "other")]
+    assert sum("the update was skipped" in text for text in texts) == 2
 
 
 def poisoned(parts, step):
@@ -259,6 +276,115 @@ def test_a_run_without_a_sound_checkpoint_is_not_begun_anew_in_silence(tmp_path)
     flip(folder / "checkpoints" / "step-000002" / "trainer.pt")
     with pytest.raises(UserError, match=r"every checkpoint is damaged \(step-000002: trainer.pt"):
         open_run(recipe_of(**HOW), folder, resume=True)
+
+
+def halved(folder, whole):
+    """A run that was cut after its second checkpoint."""
+    shutil.copytree(whole, folder)
+    shutil.rmtree(folder / "checkpoints" / "step-000006")
+    return folder / "checkpoints" / "step-000004"
+
+
+def test_a_checkpoint_without_checksums_is_gone_on_from_and_that_is_said(tmp_path, whole):
+    """As versions wrote them that had none; nor did they say which data the run was of."""
+    folder = tmp_path / "run"
+    newest = halved(folder, whole)
+    (newest / "checksums.json").unlink()
+    state = json.loads((newest / "trainer.json").read_text())
+    assert state.pop("data")
+    (newest / "trainer.json").write_text(json.dumps(state))
+    run(recipe_of(**HOW), folder, resume=True)
+    ((step, text),) = warnings(folder)
+    assert (step, text.startswith("step-000004 has no checksums")) == (4, True)
+    same_run(folder, whole, but=("warning",))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("checksums.json", "[]"),
+        ("checksums.json", "{}"),
+        ("trainer.json", "[]"),
+        ("trainer.json", "{}"),
+        ("trainer.json", '{"step": 4, "cursor": -1, "version": 4}'),
+        ("trainer.json", '{"step": 2, "cursor": 8, "version": 2}'),
+    ],
+)
+def test_json_that_is_no_state_of_a_run_is_damage_too(name, text, tmp_path, whole):
+    newest = halved(tmp_path / "run", whole)
+    if name == "trainer.json":
+        (newest / "checksums.json").unlink()  # which would have found it
+    (newest / name).write_text(text)
+    _, this = open_run(recipe_of(**HOW), tmp_path / "run", resume=True)
+    assert this.start == 2
+    assert f"step-000004: it cannot be read: {name} " in warnings(tmp_path / "run")[-1][1]
+
+
+def test_a_state_that_lacks_a_part_is_one_sentence_with_the_fix(tmp_path, whole):
+    newest = halved(tmp_path / "run", whole)
+    (newest / "checksums.json").unlink()
+    torch.save({"optimizer": {}}, newest / "trainer.pt")
+    with pytest.raises(UserError, match=r"trainer.pt: it lacks irl_optimizer, probe\..*or remove"):
+        open_run(recipe_of(**HOW), tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "checkpoints", "rollouts", "evals"])
+def test_a_file_for_a_folder_and_the_reverse_are_said_before_any_work(name, tmp_path, whole):
+    halved(tmp_path / "run", whole)
+    path = tmp_path / "run" / name
+    if path.is_dir():
+        shutil.rmtree(path)
+        path.touch()
+    else:
+        path.unlink()
+        path.mkdir()
+    with pytest.raises(UserError, match=rf"{name}: it is no (file|folder)\. Put the run's own"):
+        open_run(recipe_of(**HOW), tmp_path / "run", resume=True)
+
+
+def test_strange_files_in_a_run_are_left_alone(tmp_path, whole):
+    folder = tmp_path / "run"
+    halved(folder, whole)
+    strange = ["rollouts/own.draft/", "evals/own.draft/", "rollouts/notes.txt", "notes.txt"]
+    strange += ["checkpoints/step-000002.1.draft", "checkpoints/stop-000001", "checkpoints/own/"]
+    for name in strange:
+        (folder / name).mkdir() if name.endswith("/") else (folder / name).touch()
+    run(recipe_of(**HOW), folder, resume=True)
+    same_run(folder, whole)
+
+
+def test_rollouts_that_the_next_irl_phase_learns_from_are_missed_at_once(tmp_path, whole):
+    """Without them it would learn from others than the run that was not cut, and say nothing."""
+    folder = tmp_path / "run"
+    halved(folder, whole)
+    shutil.move(folder / "rollouts", tmp_path / "kept")
+    with pytest.raises(UserError, match=r"the rollouts of step 4 are missing, and the next IRL"):
+        open_run(recipe_of(**HOW), folder, resume=True)
+    shutil.rmtree(folder / "rollouts")
+    shutil.move(tmp_path / "kept", folder / "rollouts")
+    (folder / "rollouts" / "phase-000001-000003.parquet").unlink()  # of a phase that is over
+    run(recipe_of(**HOW), folder, resume=True)
+    assert same_weights(weights(folder), weights(whole))
+
+
+def test_a_run_does_not_go_on_with_other_answers(tmp_path):
+    """The recipe names a file; what is in it may have changed."""
+    data = tmp_path / "train.jsonl"
+
+    def write(gold):
+        made = [{"problem": f"{i}?\n\nA) x\nB) y", "answer": "AB"[i % 2]} for i in range(20)]
+        made[7]["answer"] = gold
+        data.write_text("".join(json.dumps(row) + "\n" for row in made))
+
+    task = {"type": "choice", "data": str(data), "template": "plain", "validation": 4, "test": 4}
+    recipe = recipe_of(task=task, rl__steps=2, irl__steps=0, model={"path": str(SHIPPED_BASE)})
+    write("B")
+    run(recipe, tmp_path / "run")
+    write("A")
+    with pytest.raises(UserError, match="the questions or answers are not those the run began"):
+        open_run(recipe, tmp_path / "run", resume=True)
+    write("B")
+    open_run(recipe, tmp_path / "run", resume=True)
 
 
 def test_a_damaged_checkpoint_is_not_selected(tmp_path):
@@ -381,7 +507,25 @@ def test_a_full_disk_is_one_paragraph_and_the_run_goes_on_when_there_is_room(
         assert "Traceback" not in said
         (line,) = [line for line in said.splitlines() if line.startswith("failed")]
         assert "--resume" in line
+        assert line.startswith(f"failed: {folder}")
     assert not list(folder.rglob("checkpoints/*.draft"))  # the space is given back
+    assert sps("train", recipe, "--out", folder, "--resume") == 0
+    same_run(folder, whole)
+
+
+def test_a_permission_that_is_lost_in_mid_run_is_one_paragraph(tmp_path, whole, capsys):
+    recipe, folder = tmp_path / "recipe.yaml", tmp_path / "run"
+    recipe.write_text(dump_recipe(recipe_of(**HOW)))
+    halved(folder, whole)
+    (folder / "rollouts").chmod(0o555)
+    if os.access(folder / "rollouts", os.W_OK):
+        pytest.skip("this user may write everywhere")
+    assert sps("train", recipe, "--out", folder, "--resume") == 1
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert f"failed: {folder / 'rollouts'}" in said
+    assert "permission is missing" in said
+    (folder / "rollouts").chmod(0o755)
     assert sps("train", recipe, "--out", folder, "--resume") == 0
     same_run(folder, whole)
 
@@ -474,8 +618,9 @@ def test_a_run_stops_after_the_time_it_was_given(tmp_path, capsys):
     said = capsys.readouterr().err
     assert "--stop-after 2s" in said
     assert "go on with --resume" in said
-    assert sps("train", *how, "--stop-after", "soon") == 2
-    assert "write a time such as 90s, 25m" in capsys.readouterr().err
+    for wrong in ("soon", "0s", "99999999999h"):
+        assert sps("train", *how, "--stop-after", wrong) == 2
+        assert "write a time such as 90s, 25m" in capsys.readouterr().err
 
 
 WAITING = """

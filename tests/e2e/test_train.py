@@ -953,3 +953,27 @@ def test_activation_checkpointing_gives_the_same_weights(tmp_path):
     plain, again = weights(tmp_path / "plain"), weights(tmp_path / "again")
     for name, value in plain.items():
         torch.testing.assert_close(again[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_adapters_of_a_run_are_trained_on_by_another_and_never_silently_replaced(tmp_path):
+    pytest.importorskip("peft", reason="the extra sps[lora] is not installed")
+    lora = {"rank": 4, "alpha": 8}
+    run(recipe_of(model__lora=lora, rl__steps=3), tmp_path / "first")
+    start = checkpoint_path(tmp_path / "first", 3)
+    for other in (None, {"rank": 8, "alpha": 8}):
+        with pytest.raises(UserError, match=r"model.lora: \{rank: 4, alpha: 8\}"):
+            open_run(recipe_of(model__path=str(start), model__lora=other), tmp_path / "refused")
+    recipe = recipe_of(model__path=str(start), model__lora=lora)
+    parts, _ = open_run(recipe, tmp_path / "look")
+    held = adapters(tmp_path / "first", 3)
+    own = {n: p for n, p in parts.policy.model.named_parameters() if p.requires_grad}
+    assert len(own) == len(held) > 0
+    assert sorted(p.norm().item() for p in own.values()) == pytest.approx(
+        sorted(p.norm().item() for p in held.values())
+    )
+    run(recipe, tmp_path / "whole")
+    assert any(not torch.equal(held[n], p) for n, p in adapters(tmp_path / "whole").items())
+    with pytest.raises(Killed):
+        run(recipe, tmp_path / "cut", listeners=[kill_at("rl", 5)])
+    run(recipe, tmp_path / "cut", resume=True)
+    assert same_weights(adapters(tmp_path / "cut"), adapters(tmp_path / "whole"))

@@ -69,6 +69,12 @@ def test_unknown_key_far_from_any_lists_the_known_ones(write):
         ("irl: {optimizer: {betas: [1.0, 0.9]}}", r"irl.optimizer.betas.0: .*less than 1"),
         ("evaluation: {select: honest, every: 0}", r"evaluation: select: honest .*every: 0 never"),
         ("rollout: {temperature: 0}", r"rollout.temperature: .*greater than 0"),
+        ("seed: \0", r"is not valid YAML: unacceptable character [^\n]*$"),
+        (
+            "irl: {steps: no}",
+            r"irl: steps: it is no switch: give a value, not true, false, yes, no",
+        ),
+        ("rl: {lr: true}", r"rl: lr: it is no switch"),
         ("[1, 2]", r"a recipe is a mapping of keys to values, not list"),
         ("", r"a recipe is a mapping of keys to values, not NoneType"),
         ("rl: {steps: 3", r"is not valid YAML"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import shutil
 from collections.abc import Callable, Mapping
@@ -76,9 +77,10 @@ def damage(folder: Path) -> str:
     Checkpoints of older versions have no checksums; of them it is known only that they are there.
     """
     try:
-        json.loads((folder / "trainer.json").read_text())
-        sums = folder / _SUMS
-        saved = json.loads(sums.read_text()) if sums.exists() else {}
+        _check_state(json.loads((folder / "trainer.json").read_text()), folder.name)
+        saved = json.loads((folder / _SUMS).read_text()) if has_sums(folder) else {}
+        if not isinstance(saved, dict) or (has_sums(folder) and not saved):
+            raise ValueError(f"{_SUMS} holds no checksums")
         now = digests(folder, [name for name in saved if (folder / name).exists()])
     except (OSError, ValueError) as error:
         return f"it cannot be read: {error}"
@@ -86,6 +88,21 @@ def damage(folder: Path) -> str:
     other = [name for name in now if now[name] != saved[name]]
     said = [f"{', '.join(lost)} is missing"] * bool(lost)
     return "; ".join(said + [f"{', '.join(other)} is not as it was saved"] * bool(other))
+
+
+def has_sums(folder: Path) -> bool:
+    """Whether a checkpoint says how its files were saved; those of older versions do not."""
+    return (folder / _SUMS).exists()
+
+
+def _check_state(state: Any, name: str) -> None:
+    """What a run goes on from: counts, and the step that the checkpoint is named after."""
+    of = state if isinstance(state, dict) else {}
+    counts = [of.get(key) for key in ("step", "cursor", "version")]
+    if not all(type(count) is int and count >= 0 for count in counts):
+        raise ValueError("trainer.json does not say where the run was")
+    if state["step"] != int(name[5:]):
+        raise ValueError(f"trainer.json is of step {state['step']}")
 
 
 def load_weights(policy: Policy, folder: Path) -> None:
@@ -178,21 +195,26 @@ def forget_checkpoints(folder: Path, keep: int, spare: set[int]) -> None:
 def forget_drafts(folder: Path) -> None:
     """Remove what a process that was killed while it saved has left."""
     for draft in folder.glob("st[eo]p-*.draft"):
-        shutil.rmtree(draft)
+        if draft.is_dir():
+            shutil.rmtree(draft)
 
 
 def forget_stops(folder: Path) -> None:
     """Remove the checkpoints of stops: a run that went on has one of its own."""
     for path in folder.glob("stop-*"):
-        shutil.rmtree(path)
+        if path.is_dir():
+            shutil.rmtree(path)
 
 
 def load_trainer(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """What `save_checkpoint` was given as state and tensors."""
     try:
         state = json.loads((folder / "trainer.json").read_text())
-        return state, torch.load(
-            folder / "trainer.pt", weights_only=True, map_location="cpu", mmap=True
-        )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise UserError(f"{folder}: this checkpoint cannot be read ({error})") from None
+        path = folder / "trainer.pt"
+        return state, torch.load(path, weights_only=True, map_location="cpu", mmap=True)
+    except (OSError, ValueError, RuntimeError, pickle.UnpicklingError) as error:
+        said = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"{folder}: this checkpoint cannot be read ({said}). Put it back from a copy, or "
+            "remove it: --resume then goes on from the one before"
+        ) from None

@@ -75,7 +75,9 @@ def prepare_training(
     model: Any, checkpointing: bool = False, compiled: bool = False, lora: Lora | None = None
 ) -> None:
     """Adapters, less memory, or less time in the training pass. Sampling runs the plain layers."""
-    if lora is not None and not getattr(model, "_hf_peft_config_loaded", False):
+    if getattr(model, "_hf_peft_config_loaded", False):
+        _train_adapters(model, lora)
+    elif lora is not None:
         add_lora(model, lora)
     if checkpointing:
         recompute_layers(model)
@@ -96,6 +98,23 @@ def add_lora(model: Any, lora: Lora) -> None:
     with torch.random.fork_rng():
         torch.manual_seed(lora.seed)
         model.add_adapter(how)
+    _adapters_alone(model)
+
+
+def _train_adapters(model: Any, lora: Lora | None) -> None:
+    """Go on with adapters that were loaded; they are frozen then. Their own shape is the only one
+    they can have."""
+    found = model.peft_config["default"]
+    if lora is None or (lora.rank, lora.alpha) != (found.r, found.lora_alpha):
+        raise UserError(
+            f"model.path holds LoRA adapters of rank {found.r} and alpha {found.lora_alpha:g}: "
+            f"train them on with model.lora: {{rank: {found.r}, alpha: {found.lora_alpha:g}}}, or "
+            "merge them into their model first"
+        )
+    _adapters_alone(model)
+
+
+def _adapters_alone(model: Any) -> None:
     for name, weight in model.named_parameters():
         weight.requires_grad_("lora_" in name)
 

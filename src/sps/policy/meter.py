@@ -88,7 +88,7 @@ def stood_still(
 
     `learnt` says that there was a rollout to learn from: if not, no learning rate helps.
     """
-    if metrics["relative_update"] >= still:
+    if not metrics["relative_update"] < still:  # NaN is another matter
         return None
     if not learnt:
         return f"the {phase} phase had nothing to learn from: {_NOTHING[phase]}"

@@ -97,6 +97,8 @@ class OpenAIEngine:
             text = _chat_text(choice) if chat else choice["text"]
             if not isinstance(text, str):
                 raise TypeError("no text")
+            # JSON can hold half a surrogate pair, which can be stored nowhere.
+            text = text.encode("utf-8", "replace").decode("utf-8")
             usage = reply.get("usage") or {}
             logprobs = _logprobs(choice, chat)
             length = usage.get("completion_tokens") or (len(logprobs) if logprobs else None)

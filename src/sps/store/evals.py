@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sps.disk import naming
 from sps.errors import UserError
 from sps.ranks import ALONE, Ranks
 
@@ -84,7 +85,8 @@ class EvalStore:
         path = self.folder / name
         draft = path.with_suffix(".draft")
         table = pa.Table.from_pylist(rows, SCHEMA)
-        pq.write_table(table, draft, compression="zstd", write_page_checksum=True)
+        with naming(path):
+            pq.write_table(table, draft, compression="zstd", write_page_checksum=True)
         draft.rename(path)
 
 

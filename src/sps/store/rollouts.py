@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from sps.disk import naming
 from sps.errors import UserError
 from sps.types import Rollout
 
@@ -98,6 +99,11 @@ class RolloutStore:
         tables = [_read(file, schema, keep) for file in needed]
         return pa.concat_tables(tables) if tables else schema.empty_table()
 
+    def missing(self, steps: Iterable[int]) -> list[int]:
+        """Those of some steps that no file is there for."""
+        files = listing(self.folder)
+        return [s for s in steps if not any(file.first <= s <= file.last for file in files)]
+
     def close_phase(self, first: int, last: int, kept: set[tuple[int, int, int]]) -> None:
         """Merge the steps of a phase, marking the (step, group, sample) that the IRL phase kept."""
         table = self.read(first, last)
@@ -126,7 +132,8 @@ class RolloutStore:
         draft = path.with_suffix(".draft")
         # With checksums: a bit that flips in a number would be another number to a reader.
         how = {"compression": "zstd", "write_page_checksum": True}
-        pq.write_table(table, draft, row_group_size=_ROW_GROUP, **how)
+        with naming(path):
+            pq.write_table(table, draft, row_group_size=_ROW_GROUP, **how)
         draft.rename(path)
 
 

@@ -118,8 +118,13 @@ def read_reply(body: bytes) -> Reply:
             fits = len(detail) <= LONGEST and len(answer) <= LONGEST
             numbers = type(sample) is int and type(reward) is float
             if fits and numbers and kind in KINDS and _pays(kind, reward):
-                return Judged(sample, Verdict(kind, reward, detail, answer))
+                return Judged(sample, Verdict(kind, reward, _utf8(detail), _utf8(answer)))
     raise Malformed("a reply of no known form")
+
+
+def _utf8(text: str) -> str:
+    """Half a surrogate pair, which a judge may have found or made, can be stored nowhere."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _pays(kind: str, reward: float) -> bool:

@@ -30,7 +30,8 @@ from sps.tasks.countdown import Countdown
 
 
 def save(policy, folder):
-    return save_checkpoint(folder, policy, {"step": 4, "cursor": 9}, {"x": torch.arange(3)})
+    state = {"step": int(folder.name[5:] or 4), "cursor": 9}  # of its name, as in a run
+    return save_checkpoint(folder, policy, state, {"x": torch.arange(3)})
 
 
 def test_checkpoint_is_an_ordinary_model_folder(own_policy, tmp_path):

@@ -157,6 +157,7 @@ def test_log_probabilities_are_given_up_where_refused():
         ({"content": None, "reasoning": "2 +"}, "length", "<think>\n2 +"),
         ({"reasoning_content": "2 +"}, "length", "<think>\n2 +"),
         ({"content": None}, "length", ""),
+        ({"content": "half \ud83d"}, "stop", "half ?"),  # of a pair: it can be stored nowhere
     ],
 )
 def test_what_was_thought_stands_before_what_was_said(message, reason, text):

@@ -66,6 +66,14 @@ def test_a_verdict_arrives_cut_to_length(kind, detail, answer):
     assert buffer == b""
 
 
+def test_half_a_surrogate_pair_in_a_verdict_can_be_stored():
+    """What runs in a worker may put one into its reply, and Parquet takes none."""
+    [got] = wire.replies(
+        bytearray(wire.reply(wire.Judged(3, Verdict("wrong", 0.0, "d\ud800", "\udfffa"))))
+    )
+    assert got.verdict == Verdict("wrong", 0.0, "d?", "?a")
+
+
 GOOD = ["judged", 3, "correct", 1.0, "", ""]
 BAD = [
     [],
