@@ -54,7 +54,17 @@ def same(gold: Any, got: Any) -> bool:
     if equations[0]:
         values = _values(gold, strict=True)
         return any(_same_values(value, got) for value in values)
-    return _same_values(gold, got, as_sets=True)
+    return not _fewer_times(gold, got) and _same_values(gold, got, as_sets=True)
+
+
+def _fewer_times(gold: Any, got: Any) -> bool:
+    """A list of 1, 1, 2 asks for 1 twice; as a set it would be 1, 2."""
+    if not (_is_list(gold) and _is_list(got)) or len(_items(gold)) == len(set(_items(gold))):
+        return False
+    return len(_items(gold)) != len(_items(got)) or any(
+        _items(gold).count(item) != _items(got).count(item)
+        for item in set(_items(gold)) & set(_items(got))
+    )
 
 
 def _same_values(gold: Any, got: Any, as_sets: bool = False) -> bool:
@@ -74,7 +84,7 @@ def _worked_out(found: Any) -> Any:
     """2.3 * 10^{-3} as the decimal it is: Math-Verify compares decimals with what is near."""
     if not _is_number(found) or found.is_Number or not found.has(sympy.Float) or found.has(*_SLOW):
         return found
-    value = found.evalf(17)
+    value = found.evalf(15)
     return value if value.is_Float else found
 
 

@@ -23,6 +23,11 @@ _LONGEST = 2000  # characters of an answer that are read as one
 _DEEPEST = 16  # nested brackets; sympy needs seconds for 15 nested fractions, hours for 30
 _TAIL = 6000  # characters at the end of a text without a box that are searched for an answer
 _NOTHING = "no answer found"
+# 'The area is $12$.', but not 'All primes $p$' or 'not $3$'.
+_SAID = re.compile(
+    r"(?:(?!\bnot\b)[^$\\])*(?:\b(?:is|are|equals?|be)|:|=)\s*(\$[^$]+\$|\\\((?:(?!\\\)).)+\\\))\s*\.?",
+    re.IGNORECASE,
+)
 
 
 class Mathematics:
@@ -106,7 +111,7 @@ def _judge_text(gold: str, text: str) -> Verdict:
     if not stated:
         return Verdict("unparsed", 0.0, _NOTHING)
     verdict = _judge_answer(gold, (stated,))
-    if verdict.kind == "wrong" and re.fullmatch(r"-?\d+,\d+", stated):  # 1000,99
+    if verdict.kind == "wrong" and re.fullmatch(r"-?\d+,\d\d?", stated):  # 1000,99
         return _judge_answer(gold, (stated.replace(",", "."),))
     return verdict
 
@@ -193,6 +198,13 @@ def _same(gold: Reading, got: Reading) -> bool:
         return notation.numeral(gold.latex) == notation.numeral(got.latex) is not None
     if None not in (gold.units, got.units) and gold.units != got.units:
         return False
+    if notation.is_braced(gold.latex) and notation.is_point(got.latex):
+        return False
+    if notation.is_braced(got.latex) and notation.is_point(gold.latex):
+        return False
+    for one, other in ((gold, got), (got, gold)):
+        if one.units == (("rad", 1),) and "\\circ" in other.latex:
+            return False
     if gold.label and got.label and gold.label != got.label:
         return False
     if gold.latex and notation.squeeze(gold.latex) == notation.squeeze(got.latex):
@@ -228,10 +240,8 @@ def _plain_gold(gold: str) -> str:
     boxes = answers.last_boxes(gold)
     if boxes:
         return ", ".join(boxes)
-    formulas = re.findall(r"(?<!\\)\$[^$]+\$|\\\(.+?\\\)", gold)
-    outside = re.sub(r"(?<!\\)\$[^$]*\$|\\\(.+?\\\)", " ", gold)
-    prose = re.search(r"[a-zA-Z]{3,}", re.sub(r"\\[a-zA-Z]+(?:\{[^{}]*\})?", " ", outside))
-    return formulas[0] if prose and len(formulas) == 1 else gold
+    said = _SAID.fullmatch(gold.strip())
+    return said.group(1) if said else gold
 
 
 @lru_cache(maxsize=50_000)

@@ -28,7 +28,9 @@ _NORMAL = NormalizationConfig(
 _SYMBOLS = ConversionConfig(lowercase_symbols=False)
 _DOTS = re.compile(r"\\(?:[lcv]?dots|dotsc|dotsb)(?![a-zA-Z])|\.\.\.|\u2026")
 # 2 3 is read as 5, and the greatest common divisor of two letters as 1.
-_MISREAD = re.compile(r"\d \d|(?:gcd|lcm)\}?\s*\([^)]*[a-zA-Z]")
+# A date is read as a difference and a hexadecimal number as a product.
+_MISREAD = re.compile(r"\d \d|\A\d{4}-\d\d-\d\d\Z|\b0x[\da-fA-F]|(?:gcd|lcm)\}?\s*\([^)]*[a-zA-Z]")
+_ANGLE = re.compile(r"\\angle\s*([A-Z])([A-Z])([A-Z])(?![a-zA-Z])")
 _APPROX = re.compile(r"\\(?:approx|simeq|thickapprox)(?![a-zA-Z])")
 _LABEL = re.compile(r"(?:[^=\d]|_\{?\d+\}?|\(\d+\))*")  # P(A|B), E[X], \text{Area}, S_{10}
 
@@ -93,7 +95,7 @@ def _parse(latex: str) -> Any:
     """The object, or None. Dots stand for what is not written: nothing can be worked out."""
     if not latex or _DOTS.search(latex) or _MISREAD.search(latex):
         return None
-    normal = normalize_latex(_primes(latex), _NORMAL)
+    normal = normalize_latex(_ANGLE.sub(_angle, _primes(latex)), _NORMAL)
     try:
         found = latex2sympy(
             normal,
@@ -109,7 +111,15 @@ def _parse(latex: str) -> Any:
             found = found.doit()
         except Exception:
             return None
+    found = _with_rates(found)
     return _with_letters(found) if isinstance(found, sympy.Basic | sympy.MatrixBase) else None
+
+
+def _with_rates(found: Any) -> Any:
+    """dy/dx as a name: to sympy it is zero, for y is not x."""
+    rates = getattr(found, "atoms", lambda *_: ())(sympy.Derivative)
+    names = {r: sympy.Symbol(f"d{r.expr}/d{r.variables}") for r in rates if r.expr.is_Symbol}
+    return found.xreplace(names) if names else found
 
 
 def _with_letters(found: Any) -> Any:
@@ -127,3 +137,9 @@ def _with_letters(found: Any) -> Any:
 def _primes(latex: str) -> str:
     """y' as a name of its own; the parser would leave the prime out."""
     return re.sub(r"(?<=[a-zA-Z])('+)", lambda m: f"_{{{'p' * len(m[1])}}}", latex)
+
+
+def _angle(match: re.Match[str]) -> str:
+    """An angle as a name of its own: ABC is CBA and not ACB, which the product of letters is."""
+    ends = sorted(match.group(1, 3))
+    return f"a_{{{ends[0]}{match.group(2)}{ends[1]}}}"
