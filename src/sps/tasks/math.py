@@ -16,7 +16,7 @@ from sps.limit import TimeIsUp, time_limit
 from sps.tasks import answers, equality, notation, units
 from sps.tasks.numbers import exact
 from sps.tasks.prompts import BOXED, Prompt, render
-from sps.tasks.reading import Reading, read, read_with_letter
+from sps.tasks.reading import Reading, read, read_less_percent, read_with_letter
 from sps.types import Problem, Verdict
 
 _LONGEST = 2000  # characters of an answer that are read as one
@@ -144,8 +144,8 @@ def _faults(answer: str) -> str:
         return "the answer is too long"
     if answers.nesting(answer) > _DEEPEST:
         return "brackets are nested too deep"
-    if answer.count("\\frac") > 100 or answer.count("^") > 100:
-        return "too many fractions or powers"
+    if any(answer.count(sign) > 100 for sign in ("\\frac", "^", "'", "=")):
+        return "too many fractions, powers, primes or equations"
     if re.search(
         r"binom\s*\{?\s*\d{5,}|\\binom\s*\{[^{}]*\^", answer
     ):  # worked out while it is read
@@ -167,19 +167,15 @@ def _compare(gold: str, got: str, shown: str) -> Verdict:
 
 def _compare_readings(gold: str, readings: list[Reading], shown: str) -> Verdict:
     golds = read_gold(gold)
-    readings = readings + [r for r in map(_less_percent, readings) if r and _above_one(golds)]
+    readings = readings + [
+        r for r in (read_less_percent(r.text) for r in readings) if r and _above_one(golds)
+    ]
     if any(_same(want, reading) for reading in readings for want in golds):
         return Verdict("correct", 1.0, "equal", shown)
     want_expression = any(g.expression is not None for g in golds)
     if want_expression and all(r.expression is None for r in readings):
         return Verdict("unparsed", 0.0, "not a mathematical expression", shown)
     return Verdict("wrong", 0.0, "not equal", shown)
-
-
-def _less_percent(got: Reading) -> Reading | None:
-    """12.5% for a gold answer of 12.5: the question asked for per cent already."""
-    bare = notation.without_percent(notation.clean(got.text))
-    return None if bare is None else read(bare)
 
 
 def _above_one(golds: tuple[Reading, ...]) -> bool:
@@ -192,10 +188,15 @@ def _same(gold: Reading, got: Reading) -> bool:
     said = notation.words(gold.latex), notation.words(got.latex)
     if said[0] and said[1] and notation.same_words(said[0], said[1]):
         return True
+    if said[0] and (letter := notation.choice(got.text)):
+        return said[0][0] == letter
     if any(word and (word[1] or len(word[0]) == 1) for word in said) and (all(said)):
         return False
     if all(notation.has_base(reading.latex) for reading in (gold, got)):
         return notation.numeral(gold.latex) == notation.numeral(got.latex) is not None
+    for numeral in (gold.latex, got.latex):  # the question may have said the base
+        if notation.has_base(numeral) and not notation.is_numeral(numeral):
+            return False
     if None not in (gold.units, got.units) and gold.units != got.units:
         return False
     if notation.is_braced(gold.latex) and notation.is_point(got.latex):
@@ -248,8 +249,4 @@ def _plain_gold(gold: str) -> str:
 def read_gold(gold: str) -> tuple[Reading, ...]:
     """Every sound reading of a gold answer; parsed once in the life of a worker."""
     plain = _plain_gold(gold)
-    found = [read(plain)]
-    bare = notation.without_percent(notation.clean(plain))
-    if bare is not None:
-        found.append(read(bare))
-    return tuple(found)
+    return tuple(found for found in (read(plain), read_less_percent(plain)) if found)

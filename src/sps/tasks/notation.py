@@ -47,6 +47,13 @@ _LINES = re.compile(
 )
 _LONE = re.compile(rf"{TEXT}")
 _REPEATING = re.compile(r"(?<![\d.])(\d*)\.(\d*)\\(?:overline|bar|dot)\s*\{(\d+)\}")
+# \{x | 2 < x < 5\}: the condition says all.
+_WHERE = re.compile(
+    r"\\\{\s*([a-z])(?:\s*\\in\s*\\mathbb\{R\})?\s*(?:\||:)((?=[^{}|,]*\1)[^{}|,]*)\\\}"
+)
+_CHOICE = re.compile(
+    r"(?:\\(?:text|mathrm)\s*\{\s*)?\(([A-F])\)(?:\s*\}\s*| +)(?=-?\d|\\(?:frac|sqrt))[^A-Z()=]*"
+)
 _MODULO = re.compile(
     r"\(?\s*(?:\\[pb]?mod|\\(?:text|mathrm|operatorname)\s*\{\s*mod\s*\})\s*\{?\s*(\w+)\s*\}?\s*\)?"
 )
@@ -108,6 +115,7 @@ def clean(latex: str) -> str:
     latex = re.sub(r"\s*\\text\s*\{\s*(?:percent|\\?%)\s*\}", r"\\%", latex)
     latex = re.sub(r"\\text\s*\{\s*([-+]?[\d.,]+|[A-Z](?:\s*,\s*[A-Z])+)\s*\}", r"\1", latex)
     latex = re.sub(r"\\text\s*\{\s*(-?\d[\d.,]*)\s+([^{}]*)\}", r"\1\\text{ \2}", latex)
+    latex = re.sub(r"\^\s*\{?\\circ\}? ?([CF])\Z", r"^\\circ\\text{\1}", latex)
     latex = _MODULO.sub(r"\\pmod{\1}", latex)
     latex = re.sub(r"_(\d) ", r"_{\1} ", latex)  # \log_2 3
     latex = re.sub(r"\\Gamma(?!\s*[({a-zA-Z])", "G_{amma}", latex)  # else it is Euler's constant
@@ -127,6 +135,7 @@ def parsable(body: str) -> str:
             body = rewrite(match)
     body = _SCIENTIFIC.sub(lambda m: f"{m[1]} \\times 10^{{{int(m[2])}}}", body)
     body = re.sub(r"(?<=\d)(?: ?\\(?:times|cdot)) ?10\^(-?\d+)", r"\\times 10^{\1}", body)
+    body = _WHERE.sub(r"\2", body)
     body = re.sub(r"(,?\s*)\\(?:text|mbox)\s*\{\s*,?\s*(?:and|or)\s*\}\s*,?", ", ", body)
     body = _LONE.sub(lambda m: f" {m[1].strip()}" if len(m[1].strip()) == 1 else m.group(), body)
     body = re.sub(r"(?<![a-zA-Z\\_{])i(?=\()", r"i\\cdot ", body)  # a number, not a function
@@ -203,6 +212,12 @@ def same_words(a: tuple[str, bool], b: tuple[str, bool]) -> bool:
     return a[1] or b[1] or spoken or word in ("yes", "no", "true", "odd")
 
 
+def choice(text: str) -> str:
+    """The letter of a choice that is followed by what it says: (C) 12."""
+    match = _CHOICE.fullmatch(clean(text))
+    return match.group(1) if match and not re.search(r"\b(?:or|and)\b", match.group()) else ""
+
+
 def as_number(word: str) -> str:
     """'four' as 4; other words as they are."""
     return _WORD_NUMBERS.get(_LONE.sub(r"\1", word).strip().lower(), word)
@@ -218,6 +233,12 @@ def numeral(latex: str) -> tuple[str, str] | None:
     """Digits and base of a number such as 4210_5."""
     match = re.fullmatch(r"-?(?:\\text\{)?([0-9A-Z]+)\}?\s*_\s*\{?\s*(\d+)\s*\}?", latex)
     return (latex[:1] + match.group(1), match.group(2)) if match else None
+
+
+def is_numeral(latex: str) -> bool:
+    """Whether each digit of a number such as 4210_5 is below its base."""
+    found = numeral(latex)
+    return found is not None and all(int(d, 36) < int(found[1]) for d in found[0][1:])
 
 
 def without_percent(latex: str) -> str | None:
