@@ -162,34 +162,35 @@ def _compare(gold: str, got: str, shown: str) -> Verdict:
         return Verdict(
             "correct" if known else "wrong", float(known), "equal" if known else "not equal", shown
         )
-    return _compare_readings(gold, [read(got)], shown)
+    return _compare_reading(gold, read(got), shown)
 
 
-def _compare_readings(gold: str, readings: list[Reading], shown: str) -> Verdict:
-    golds = read_gold(gold)
-    readings = readings + [
-        r for r in (read_less_percent(r.text) for r in readings) if r and _above_one(golds)
-    ]
-    if any(_same(want, reading) for reading in readings for want in golds):
+def _compare_reading(gold: str, reading: Reading, shown: str) -> Verdict:
+    golds, bare = read_gold(gold), read_less_percent(reading.text)
+    pairs = [(want, reading) for want in golds]
+    if bare and len(golds) == 2:  # both in per cent
+        pairs = [(golds[1], bare)]
+    elif bare and _above_one(golds[0]):
+        pairs.append((golds[0], bare))
+    if any(_same(want, have) for want, have in pairs):
         return Verdict("correct", 1.0, "equal", shown)
     want_expression = any(g.expression is not None for g in golds)
-    if want_expression and all(r.expression is None for r in readings):
+    if want_expression and reading.expression is None:
         return Verdict("unparsed", 0.0, "not a mathematical expression", shown)
     return Verdict("wrong", 0.0, "not equal", shown)
 
 
-def _above_one(golds: tuple[Reading, ...]) -> bool:
+def _above_one(gold: Reading) -> bool:
     """Not a share: 0.5% is not 0.5."""
-    numbers = [g.expression for g in golds if isinstance(g.expression, sympy.Number)]
-    return any(abs(float(number)) > 1 for number in numbers)
+    return isinstance(gold.expression, sympy.Number) and abs(float(gold.expression)) > 1
 
 
 def _same(gold: Reading, got: Reading) -> bool:
     said = notation.words(gold.latex), notation.words(got.latex)
     if said[0] and said[1] and notation.same_words(said[0], said[1]):
         return True
-    if said[0] and (letter := notation.choice(got.text)):
-        return said[0][0] == letter
+    if said[0] and (choice := notation.choice(got.text)):
+        return said[0][0] == choice
     if any(word and (word[1] or len(word[0]) == 1) for word in said) and (all(said)):
         return False
     if all(notation.has_base(reading.latex) for reading in (gold, got)):

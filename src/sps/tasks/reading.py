@@ -32,7 +32,7 @@ _DOTS = re.compile(r"\\(?:[lcv]?dots|dotsc|dotsb)(?![a-zA-Z])|\.\.\.|\u2026")
 # hexadecimal number as a product; an index or a prime of a number is left out.
 _MISREAD = re.compile(
     r"\d \d|(?:gcd|lcm)\}?\s*\([^)]*[a-zA-Z]|\A\d{4}-\d\d-\d\d\Z|\b0x[\da-fA-F]"
-    r"|(?<![\w^{}_\\.])\d+(?:\.\d+)?_|'"
+    r"|(?<![\w^{}_\\.])\d+(?:\.\d+)?_|[\de)]\^(?:\w|\{[^{}]*\})_|'"
 )
 _ANGLE = re.compile(r"\\angle\s*([A-Z])([A-Z])([A-Z])(?![a-zA-Z])")
 _APPROX = re.compile(r"\\(?:approx|simeq|thickapprox)(?![a-zA-Z])")
@@ -136,7 +136,7 @@ def _parse(latex: str) -> Any:
         return None
     try:
         return _with_letters(_with_rates(found))
-    except TypeError:  # 3 + 4i is not less than anything
+    except (TypeError, ValueError):  # 3 + 4i is not less than anything
         return None
 
 

@@ -188,6 +188,9 @@ DIFFERENT = {
         (r"\begin{pmatrix}1\\2\end{pmatrix}", r"3=\begin{pmatrix}1\\2\end{pmatrix}"),
         ("h(x)=2x", r"\neq h(x)=2x"),
         ("3+4i", "2<3+4i"),
+        ("(3, 4)", "(i+3, 4)"),
+        ("(97!)^{90}", "7=(97!)^{90}"),
+        ("2^{k}", "2^{k}_3"),
     ],
     "how often, and in what brackets": [
         ("3,3,4", "3,4,4"),
@@ -208,6 +211,7 @@ DIFFERENT = {
         (r"6^\circ\text{C}", r"6^\circ\text{F}"),
         (r"6^\circ", r"6\text{ radians}"),
         (r"6\%", r"6\text{ cm}"),
+        (r"60\%", r"0.60\%"),
         (r"\$6", r"6\text{ cents}"),
         (r"6\text{ April}", r"6\text{ May}"),
         ("6", r"6\text{ is wrong}"),
