@@ -60,15 +60,16 @@ _NOT = re.compile(
     r"(?:\bnot|\bcannot|n['\u2019]t)\s+(?:be\s+|equal\s+(?:to\s+)?)?\Z", re.IGNORECASE
 )
 # A formula that no dollar sign marks: 2x + 1, 5 pi, sqrt(3), x < 4, 3:2, 1 1/2, 6 million.
-_LETTERED = r"(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z'\u2019])"
+_LETTERED = r"(?<![a-zA-Z])(?![IaA] [a-z])[a-zA-Z](?![a-zA-Z'\u2019])"
 _CALL = r"(?:sqrt|sin|cos|tan|log|ln|exp|pi)(?![a-zA-Z])|[\u221a\u03c0]"
 _ATOM = re.compile(
-    rf"(?P<mark>\\[a-zA-Z]+|(?<![a-zA-Z]){_CALL}|[<>\u2264\u2265\u2260^_]|\\[{{}}])"
+    rf"(?P<mark>\\(?!text|mbox|mathrm|q?quad)[a-zA-Z]+|!(?=\s*[-+*/=^])|(?<![a-zA-Z]){_CALL}|[<>\u2264\u2265\u2260^_]|\\[{{}}])"
     r"|(?P<mixed>(?<![\d.,/])\d+ \d+/\d+|\d+ ?: ?\d+(?:\.\d+)?(?!\d)"
     r"|\d+(?:\.\d+)?[eE][-+]?\d+|\d+(?:\.\d+)? (?:hundred|thousand|million|billion|dozen)\b)"
     rf"|(?P<letter>{_LETTERED}|(?<=\d)[a-zA-Z]{{2,3}}(?![a-zA-Z]))"
     rf"|(?P<number>{_NUMBER})|(?P<sign>[-+*/(){{}}|\u2212])"
 )
+_SIGNS = "-+*/\u2212"
 _REACH = 400  # characters after 'the answer is' in which it is looked for
 
 
@@ -207,8 +208,10 @@ def _first(text: str) -> str:
     group = [found[start]]
     for piece in found[start + 1 :]:
         between = text[group[-1][1] : piece[0]]
-        if re.fullmatch(r"\s*=\s*", between):  # 26 + 15 = 41
-            group = [piece]
+        if re.fullmatch(r"\s*=\s*", between):  # 26 + 15 = 41, but 2x = 41 whole
+            whole = re.match(r"\d+[a-zA-Z]", group[-1][2])
+            inside = f"{group[-1][2]} = {piece[2]}" if whole else piece[2]
+            group = [(group[-1][0], piece[1], inside)]
         elif _LIST.fullmatch(between):
             group.append(piece)
         else:
@@ -319,7 +322,8 @@ def _goes_on(gap: str, left: re.Match[str], right: re.Match[str]) -> bool:
     """Whether two parts belong to one formula: they touch, or a sign or a function is one."""
     if gap.strip(" ") or len(gap) > 1:
         return False
-    return not gap or any(part["mark"] or part["sign"] for part in (left, right))
+    joined = left["mark"] or left[0] in _SIGNS or left[0] in "({"
+    return not gap or bool(joined or right["mark"] or right[0] in _SIGNS or right[0] in ")}")
 
 
 def _as_latex(formula: str) -> str:
@@ -338,7 +342,12 @@ def _is_money(inside: str) -> bool:
 def is_bare(text: str) -> bool:
     """A text that is an answer and nothing else: one short line, no prose, no marked formula."""
     line = text.strip()
-    if not line or len(line) > 200 or "\n" in line or re.search(r"(?<!\\)\$|\\[(\[]|[:?€£#]", line):
+    if (
+        not line
+        or len(line) > 200
+        or "\n" in line
+        or re.search(r"(?<!\\)\$|\\[(\[]|[:?€£#]|\*\*", line)
+    ):
         return False
     plain = re.sub(r"\\[a-zA-Z]+(?:\s*\{[a-zA-Z ]*\})?", " ", line)  # commands and their words
     return re.search(r"[a-zA-Z]{2,}", plain) is None

@@ -435,7 +435,7 @@ def test_of_several_numbers_the_one_that_was_worked_out_is_the_answer(text, answ
     [
         *("6x", "6 + x", "x - 6", "6ab", "6i", "6 pi", "pi/6", "6π", "√6", "sqrt(6)", "6 sqrt(2)"),
         *("x^6", "log 6", r"\sqrt{6}", r"\binom{6}{2}", "x < 6", "n ≥ 6", "x ≠ 6", "6 million"),
-        *("6 dozen", "6:5", "6 1/2", "6e2", "6,000"),
+        *("6 dozen", "6:5", "6 1/2", "6e2", "6,000", "2x = 6"),
     ],
 )
 def test_a_formula_that_nothing_marks_is_more_than_its_number(formula):
@@ -448,6 +448,14 @@ def test_a_formula_that_nothing_marks_is_more_than_its_number(formula):
 )
 def test_a_formula_that_nothing_marks_is_read(gold, formula):
     assert judge(gold, f"Hence the answer is {formula}.").kind == "correct"
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["6 (a whole number)", r"6 \text{ cm}", "6cm", "3! = 6", "x = 6", "$6/hour", "6 - I am sure"],
+)
+def test_words_beside_a_number_make_no_formula_of_it(said):
+    assert judge("6", f"Hence the answer is {said}.").kind == "correct"
 
 
 def test_what_is_denied_is_not_the_answer():
@@ -464,6 +472,7 @@ def test_a_letter_in_brackets_is_an_answer():
 
 def test_the_mark_of_an_answer_is_no_part_of_it():
     assert judge("1400", "#### 1,400").kind == "correct"
+    assert judge("1400", "**1,400**").kind == "correct"
 
 
 def test_of_a_gold_answer_in_prose_only_what_it_is_said_to_be_is_taken():
