@@ -11,7 +11,7 @@ _BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*(?=\{)|\\boxed\s+(?=\S)")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 # What may stand between two boxes that are one answer: \boxed{2} and $y = \boxed{5}$.
 _TIGHT = re.compile(
-    r"(?:[\s$.,;:&*]|\\[()\[\],;!]|\\q?quad|\b(?:and|or)\b|\\(?:text|mbox)\{\s*(?:and|or)?\s*\}"
+    r"(?:[-\s$.,;:&*/=+]|\(?\b[a-z\d][.)]|\\[()\[\],;!\\]|\\q?quad|\b(?:and|or)\b|\\(?:text|mbox)\{\s*(?:and|or)?\s*\}"
     r"|[a-zA-Z](?:_\{?\w\}?)?\s*=)*"
 )
 _JOINT = re.compile(r"\b(?:and|or)\b|[,;]")

@@ -333,7 +333,10 @@ def test_boxes_joined_by_and_are_one_answer():
     assert judge("0.5", r"$\boxed{\frac{1}{2}}$ or $\boxed{0.5}$").kind == "correct"
 
 
-@pytest.mark.parametrize("joint", [" and ", " or ", ", ", "", "\n\n", "$, or $"])
+@pytest.mark.parametrize(
+    "joint",
+    [" and ", " or ", ", ", "", "\n\n", "$, or $", "/", " = ", r" \\ ", "$ (b) $", "\n2. ", "\n- "],
+)
 @pytest.mark.parametrize("pair", [("2", "5"), ("5", "2")])
 def test_two_answers_are_not_one_of_them_in_any_order(joint, pair):
     text = f"So $\\boxed{{{pair[0]}}}{joint}\\boxed{{{pair[1]}}}$."
