@@ -104,6 +104,8 @@ def main() -> None:
     made = pairs(Path(os.environ["SPS_DATA"]))
     counts: Counter[str] = Counter(right=sum(right for *_, right in made))
     counts["wrong"] = len(made) - counts["right"]
+    for side in ("ours", "math-verify"):  # none is a count too
+        counts[f"{side}: right answers lost"] = counts[f"{side}: wrong ones accepted"] = 0
     for gold, text, right in made:
         for side, verdict in (("ours", ours(gold, text)), ("math-verify", theirs(gold, text))):
             if verdict != right:

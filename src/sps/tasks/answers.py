@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from sps.tasks.units import NAMES as UNIT_NAMES
+
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*(?=\{)|\\boxed\s+(?=\S)")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 # What may stand between two boxes that are one answer: \boxed{2} and $y = \boxed{5}$.
 _TIGHT = re.compile(
-    r"(?:[\s$.,;:&*]|\\[()\[\],;!]|\\q?quad|\b(?:and|or)\b|\\(?:text|mbox)\{\s*(?:and|or)?\s*\}"
+    r"(?:[-\s$.,;:&*/=+]|\(?\b[a-z\d][.)]|\\[()\[\],;!\\]|\\q?quad|\b(?:and|or)\b|\\(?:text|mbox)\{\s*(?:and|or)?\s*\}"
     r"|[a-zA-Z](?:_\{?\w\}?)?\s*=)*"
 )
 _JOINT = re.compile(r"\b(?:and|or)\b|[,;]")
@@ -22,10 +24,14 @@ _TRACEBACK = re.compile(
 )
 _CODE = re.compile(
     r"import [\w.]+(?: as \w+)?(?:,.*)?\s*$|from [\w.]+ import |(?:async )?def \w+\(|class \w+[(:]"
-    r"|print\s*\(|return [^ ]+\s*$|>>> |#include|console\."
-    r"|File \".*\", line \d|\w+(?:Error|Exception):"
+    r"|print\s*\(|return [^ ]+\s*$|>>> |#include|console\.|printf|std::|assert "
+    r"|(?:int|void|float|double|char|long|bool) \w+\s*[(=;]|(?:[\w, ]+=\s*)?(?:symbols|solve)\("
+    r"|File \".*\", line \d|[\w.]+(?:Error|Exception)(?::|\s*$)|(?:[eE]rror|fatal|warning): "
+    r"|Exception in thread |at [\w.$]+\([\w.]+:\d+\)|.*\bexit(?:ed)? with (?:status|code) \d"
 )
-_LIKE_CODE = re.compile(r"[\w.\[\]]+\s*[-+*/]?=[^=].*|[\w.]+\(.*\)\s*|#.*|[)\]}]+|\s.*")
+_LIKE_CODE = re.compile(
+    r"[\w.\[\]]+\s*[-+*/]?=[^=].*|[\w.]+\(.*\)\s*|#.*|.*[;{}]|[)\]}]+|-?[\d.]+|\s.*"
+)
 _ANCHOR = re.compile(
     r"\banswers?\b[^.\n$\d\\]{0,60}?(?:\bis\b|\bare\b|:|=|\bbe\b|\bequals?\b)[\s*:]*|#{4}\s*"
     r"|<answer>",
@@ -47,9 +53,23 @@ _FORMULA = re.compile(
 )
 _LIST = re.compile(r"\s*(?:,\s*and\b|,\s*or\b|,|\band\b|\bor\b)\s*")
 _LEADS = re.compile(r"(?:\b(?:is|are|be|equals?)|=|:)[\s*]*\Z")
-_WORDS = re.compile(r"[\s*:]*((?:[a-zA-Z][\w-]*[ ]?){1,3})[\s*]*(?:[.!\n<]|\Z)")
+_WORDS = re.compile(r"[\s*:]*(\([A-Z]\)|(?:[a-zA-Z][\w-]*[ ]?){1,3})[\s*]*(?:[.!\n<]|\Z)")
 _SENTENCE_END = re.compile(r"[.?!]\s+|\n+")
 _EQUALS = re.compile(r"=\s*[-$€£]*\Z")
+_NOT = re.compile(
+    r"(?:\bnot|\bcannot|n['\u2019]t)\s+(?:be\s+|equal\s+(?:to\s+)?)?\Z", re.IGNORECASE
+)
+# A formula that no dollar sign marks: 2x + 1, 5 pi, sqrt(3), x < 4, 3:2, 1 1/2, 6 million.
+_LETTERED = r"(?<![a-zA-Z])(?![IaA] [a-z])[a-zA-Z](?![a-zA-Z'\u2019])"
+_CALL = r"(?:sqrt|sin|cos|tan|log|ln|exp|pi)(?![a-zA-Z])|[\u221a\u03c0]"
+_ATOM = re.compile(
+    rf"(?P<mark>\\(?!text|mbox|mathrm|q?quad)[a-zA-Z]+|!(?=\s*[-+*/=^])|(?<![a-zA-Z]){_CALL}|[<>\u2264\u2265\u2260^_]|\\[{{}}])"
+    r"|(?P<mixed>(?<![\d.,/])\d+ \d+/\d+|\d+ ?: ?\d+(?:\.\d+)?(?!\d)"
+    r"|\d+(?:\.\d+)?[eE][-+]?\d+|\d+(?:\.\d+)? (?:hundred|thousand|million|billion|dozen)\b)"
+    rf"|(?P<letter>{_LETTERED}|(?<=\d)[a-zA-Z]{{2,3}}(?![a-zA-Z]))"
+    rf"|(?P<number>{_NUMBER})|(?P<sign>[-+*/(){{}}|\u2212])"
+)
+_SIGNS = "-+*/\u2212"
 _REACH = 400  # characters after 'the answer is' in which it is looked for
 
 
@@ -188,8 +208,10 @@ def _first(text: str) -> str:
     group = [found[start]]
     for piece in found[start + 1 :]:
         between = text[group[-1][1] : piece[0]]
-        if re.fullmatch(r"\s*=\s*", between):  # 26 + 15 = 41
-            group = [piece]
+        if re.fullmatch(r"\s*=\s*", between):  # 26 + 15 = 41, but 2x = 41 whole
+            whole = re.match(r"\d+[a-zA-Z]", group[-1][2])
+            inside = f"{group[-1][2]} = {piece[2]}" if whole else piece[2]
+            group = [(group[-1][0], piece[1], inside)]
         elif _LIST.fullmatch(between):
             group.append(piece)
         else:
@@ -237,6 +259,7 @@ def _plain_value(number: str) -> float | None:
 def _pieces(text: str) -> list[tuple[int, int, str]]:
     """Formulas and numbers in their order. A dollar sign before a number may be money."""
     found, place = [], 0
+    formulas, at = _unmarked(text), 0
     formula = _FORMULA.search(text)
     while place < len(text):
         number = _PLAIN.search(text, place)
@@ -244,7 +267,8 @@ def _pieces(text: str) -> list[tuple[int, int, str]]:
             inside = next(part for part in formula.groupdict().values() if part)
             money = _is_money(inside)
             if not money:
-                found.append((formula.start(), formula.end(), inside.strip()))
+                if not _is_denied(text, formula.start()):
+                    found.append((formula.start(), formula.end(), inside.strip()))
                 place = formula.end()
             # Not again where there is none: a text may open a thousand that it never closes.
             formula = _FORMULA.search(text, formula.start() + 1 if money else place)
@@ -252,11 +276,61 @@ def _pieces(text: str) -> list[tuple[int, int, str]]:
         if number is None:
             break
         start = number.start() - (text[number.start() - 1 : number.start()] == "$")
-        found.append((start, number.end(), number.group().replace("percent", "%").strip("$€£ ")))
-        place = number.end()
+        end, inside = number.end(), number.group().replace("percent", "%").strip("$€£ ")
+        while at < len(formulas) and formulas[at][1] <= number.start():
+            at += 1
+        begin, stop = formulas[at] if at < len(formulas) else (len(text), len(text))
+        if begin <= number.start() and stop - begin > len(number.group()):
+            start, end, inside = begin, max(stop, end), _as_latex(text[begin:stop])
+        if not _is_denied(text, start):
+            found.append((start, end, inside))
+        place = end
         if formula and formula.start() < place:
             formula = _FORMULA.search(text, place)
     return found
+
+
+def _is_denied(text: str, place: int) -> bool:
+    """'The answer is not 5.'"""
+    return _NOT.search(text[max(0, place - 24) : place]) is not None
+
+
+def _unmarked(text: str) -> list[tuple[int, int]]:
+    """Where formulas stand that nothing marks: numbers with letters, functions or relations."""
+    runs: list[list[re.Match[str]]] = []
+    for atom in _ATOM.finditer(text):
+        if (atom["letter"] or "").lower() in UNIT_NAMES and (
+            len(atom[0]) > 1 or text[atom.end() : atom.end() + 1] in ("\u00b2", "\u00b3")
+        ):  # 5cm, 5m²
+            continue
+        if runs and _goes_on(text[runs[-1][-1].end() : atom.start()], runs[-1][-1], atom):
+            runs[-1].append(atom)
+        else:
+            runs.append([atom])
+    spans = []
+    for run in runs:
+        while run and run[-1][0] in "-+*/({^_|<>\u2212":
+            run.pop()
+        while run and run[0][0] in "+*/)}":
+            run.pop(0)
+        if any(atom["mark"] or atom["mixed"] or atom["letter"] for atom in run):
+            spans.append((run[0].start(), run[-1].end()))
+    return spans
+
+
+def _goes_on(gap: str, left: re.Match[str], right: re.Match[str]) -> bool:
+    """Whether two parts belong to one formula: they touch, or a sign or a function is one."""
+    if gap.strip(" ") or len(gap) > 1:
+        return False
+    joined = left["mark"] or left[0] in _SIGNS or left[0] in "({"
+    return not gap or bool(joined or right["mark"] or right[0] in _SIGNS or right[0] in ")}")
+
+
+def _as_latex(formula: str) -> str:
+    """sqrt(3) and 6 million as the reader of formulas knows them."""
+    formula = re.sub(r"(?<!\\)(?:\bsqrt|\u221a)\s*(?:\(([^()]*)\)|(\w+))", r"\\sqrt{\1\2}", formula)
+    formula = re.sub(r"(?<![\\a-zA-Z])(sin|cos|tan|log|ln|exp|pi)(?![a-zA-Z])", r"\\\1 ", formula)
+    return re.sub(r" (hundred|thousand|million|billion|dozen)\Z", r"\\text{ \1}", formula)
 
 
 def _is_money(inside: str) -> bool:
@@ -268,7 +342,12 @@ def _is_money(inside: str) -> bool:
 def is_bare(text: str) -> bool:
     """A text that is an answer and nothing else: one short line, no prose, no marked formula."""
     line = text.strip()
-    if not line or len(line) > 200 or "\n" in line or re.search(r"(?<!\\)\$|\\[(\[]|[:?€£]", line):
+    if (
+        not line
+        or len(line) > 200
+        or "\n" in line
+        or re.search(r"(?<!\\)\$|\\[(\[]|[:?€£#]|\*\*", line)
+    ):
         return False
     plain = re.sub(r"\\[a-zA-Z]+(?:\s*\{[a-zA-Z ]*\})?", " ", line)  # commands and their words
     return re.search(r"[a-zA-Z]{2,}", plain) is None

@@ -7,7 +7,6 @@ calls two equations without solutions equal.
 
 from __future__ import annotations
 
-import zlib
 from typing import Any, cast
 
 import sympy
@@ -19,25 +18,17 @@ from sympy.core.relational import Relational
 from sympy.logic.boolalg import BooleanAtom
 
 from sps.tasks.magnitude import too_big
-
-# A per cent is an unevaluated product; the others may take long, or have no value.
-_SLOW = (
-    sympy.UnevaluatedExpr,
-    sympy.Integral,
-    sympy.Sum,
-    sympy.Product,
-    sympy.Limit,
-    sympy.Derivative,
-    AppliedUndef,
-    sympy.zoo,
-    sympy.nan,
-    sympy.oo,
+from sps.tasks.values import (
+    POINTS,
+    SLOW,
+    clearly_different,
+    far_apart,
+    letters,
+    same_at_points,
+    value_at,
 )
-# Where expressions are tried: letters lie between these, each at its own place. At the first one
-# logarithms and roots are real.
-_POINTS = ((1.3, 3.3), (0.1, 9.0), (-5.0, -0.3), (-4.0, 4.0), (-9.0, 9.0))
-# Equal at many points without being equal.
-_STEPS = (sympy.Min, sympy.Max, sympy.floor, sympy.ceiling, sympy.Mod, sympy.Piecewise, sympy.Float)
+
+_TRIED = (-60.1, -7.7, -2.3, -0.6, 0.4, 1.7, 3.2, 8.9, 50.3)
 _LESS = (sympy.StrictLessThan, sympy.LessThan)
 
 
@@ -54,7 +45,17 @@ def same(gold: Any, got: Any) -> bool:
     if equations[0]:
         values = _values(gold, strict=True)
         return any(_same_values(value, got) for value in values)
-    return _same_values(gold, got, as_sets=True)
+    return not _fewer_times(gold, got) and _same_values(gold, got, as_sets=True)
+
+
+def _fewer_times(gold: Any, got: Any) -> bool:
+    """A list of 1, 1, 2 asks for 1 twice; as a set it would be 1, 2."""
+    if not _is_list(gold) or len(_items(gold)) == len(set(_items(gold))):
+        return False
+    return len(_items(gold)) != len(_items(got)) or any(
+        _items(gold).count(item) != _items(got).count(item)
+        for item in set(_items(gold)) & set(_items(got))
+    )
 
 
 def _same_values(gold: Any, got: Any, as_sets: bool = False) -> bool:
@@ -62,19 +63,31 @@ def _same_values(gold: Any, got: Any, as_sets: bool = False) -> bool:
     gold, got = _worked_out(gold), _worked_out(got)
     if _is_relation(gold) and _is_relation(got):
         return _same_inequalities(gold, got)
-    if _clearly_different(gold, got):
+    if clearly_different(gold, got):
         return False
     equal = verify(gold, got, timeout_seconds=None, allow_set_relation_comp=as_sets)
+    if not equal and as_sets and isinstance(gold, sympy.Set) and _is_list(got):
+        equal = gold == _union(_items(got))
     if not equal:
-        return _same_at_points(gold, got)
-    return not _far_apart(gold, got)
+        return same_at_points(gold, got)
+    return not far_apart(gold, got)
+
+
+def _union(relations: list[Any]) -> Any:
+    """Where one of a few inequalities holds: x < 2 or x > 3."""
+    if len(relations) > 4 or not all(map(_is_relation, relations)):
+        return None
+    try:
+        return sympy.Union(*(relation.as_set() for relation in relations))
+    except Exception:  # of more than one letter, or with no solution that sympy finds
+        return None
 
 
 def _worked_out(found: Any) -> Any:
     """2.3 * 10^{-3} as the decimal it is: Math-Verify compares decimals with what is near."""
-    if not _is_number(found) or found.is_Number or not found.has(sympy.Float) or found.has(*_SLOW):
+    if not _is_number(found) or found.is_Number or not found.has(sympy.Float) or found.has(*SLOW):
         return found
-    value = found.evalf(17)
+    value = found.evalf(15)
     return value if value.is_Float else found
 
 
@@ -137,7 +150,8 @@ def _given(sides: list[Any], strict: bool) -> list[Any]:
 
 
 def _is_number(found: Any) -> bool:
-    return isinstance(found, sympy.Expr) and not found.free_symbols and not found.has(AppliedUndef)
+    plain = isinstance(found, sympy.Expr) and not found.is_Matrix
+    return plain and not found.free_symbols and not found.has(AppliedUndef)
 
 
 def _is_name(side: Any, strict: bool) -> bool:
@@ -159,11 +173,13 @@ def _is_name(side: Any, strict: bool) -> bool:
 
 def agree(a: Any, b: Any) -> bool:
     """Two sides of one equation: equal, or rounded to a decimal; no others can be told apart."""
-    if not (isinstance(a, sympy.Expr) and isinstance(b, sympy.Expr)) or _names(a) != _names(b):
+    if not (isinstance(a, sympy.Expr) and isinstance(b, sympy.Expr)) or letters(a) != letters(b):
         return True
+    if too_big(a) or too_big(b):
+        return a == b
     if a.has(sympy.Float) or b.has(sympy.Float):
-        return not _clearly_different(a, b, 1e-2)
-    return not _clearly_different(a, b, 1e-9)
+        return not clearly_different(a, b, 1e-2)
+    return not clearly_different(a, b, 1e-9)
 
 
 def _same_equations(gold: Any, got: Any) -> bool:
@@ -219,11 +235,11 @@ def _same_zeros(a: sympy.Expr, b: sympy.Expr) -> bool:
     """Whether a = 0 and b = 0 are one equation: multiples of each other, or with the same solution
     for a letter that both are linear in."""
     a, b = _without_functions(a), _without_functions(b)
-    names = sorted(_names(a))
-    if names != sorted(_names(b)):
+    names = sorted(letters(a))
+    if names != sorted(letters(b)):
         return False
     try:
-        ratios = [_value(a, place) / _value(b, place) for place in _POINTS]
+        ratios = [value_at(a, place) / value_at(b, place) for place in POINTS]
         if all(abs(r - ratios[0]) < 1e-9 * abs(ratios[0]) for r in ratios):
             return True
     except (TypeError, ValueError, OverflowError, AttributeError, ZeroDivisionError):
@@ -233,7 +249,7 @@ def _same_zeros(a: sympy.Expr, b: sympy.Expr) -> bool:
 
 def _same_root(a: sympy.Expr, b: sympy.Expr, name: str) -> bool:
     try:
-        return all(_same_root_at(place, a, b, name) for place in _POINTS)
+        return all(_same_root_at(place, a, b, name) for place in POINTS)
     except (TypeError, ValueError, OverflowError, AttributeError, ZeroDivisionError):
         return False
 
@@ -241,7 +257,7 @@ def _same_root(a: sympy.Expr, b: sympy.Expr, name: str) -> bool:
 def _same_root_at(place: tuple[float, float], a: sympy.Expr, b: sympy.Expr, name: str) -> bool:
     roots = []
     for expression in (a, b):
-        at = [_value(expression, place, {name: float(v)}) for v in (0, 1, 2)]
+        at = [value_at(expression, place, {name: float(v)}) for v in (0, 1, 2)]
         slope, bend = at[1] - at[0], at[2] - 2 * at[1] + at[0]
         if abs(bend) > 1e-9 * max(map(abs, at)) or abs(slope) < 1e-9:
             return False
@@ -276,18 +292,25 @@ def _same_inequalities(gold: Any, got: Any) -> bool:
     if len(gold.free_symbols) != 1 or gold.free_symbols != got.free_symbols:
         return False
     try:
+        if any(_holds_at(gold, value) != _holds_at(got, value) for value in _TRIED):
+            return False  # sympy would need seconds to solve them
         return gold.as_set() == got.as_set()
     except Exception:
         return False
 
 
+def _holds_at(chain: Any, value: float) -> bool:
+    at = {symbol: sympy.Float(value) for symbol in chain.free_symbols}
+    return all(part.subs(at) == sympy.true for part in _parts(chain))
+
+
 def _same_inequality(a: Any, b: Any) -> bool:
     """Whether they are multiples of each other, with the sign that keeps their sense."""
-    if _kind(a) != _kind(b) or _names(a) != _names(b):
+    if _kind(a) != _kind(b) or letters(a) != letters(b):
         return False
     below = _below_zero(a), _below_zero(b)
     try:
-        ratios = [_value(below[0], place) / _value(below[1], place) for place in _POINTS]
+        ratios = [value_at(below[0], place) / value_at(below[1], place) for place in POINTS]
     except (TypeError, ValueError, OverflowError, AttributeError, ZeroDivisionError):
         return False
     keeps = ratios[0].real > 0 or _kind(a) in ("==", "!=")
@@ -302,66 +325,3 @@ def _below_zero(relation: Any) -> Any:
     """What a < b says is below zero."""
     gap = relation.lhs - relation.rhs
     return gap if isinstance(relation, _LESS) else -gap
-
-
-# Values
-
-
-def _names(expression: Any) -> set[str]:
-    return {str(symbol) for symbol in expression.free_symbols}
-
-
-def _value(
-    expression: Any, place: tuple[float, float], fixed: dict[str, float] | None = None
-) -> complex:
-    """Its value where every letter has a number between two, that its name decides."""
-    low, high = place
-    point = {}
-    for symbol in expression.free_symbols:
-        share = zlib.crc32(f"{symbol}{place}".encode()) % 9973 / 9973
-        value = (fixed or {}).get(str(symbol), low + share * (high - low))
-        point[symbol] = sympy.Float(value, 30)
-    return complex(cast(Any, expression.evalf(20, subs=point)))
-
-
-def _comparable(a: Any, b: Any) -> bool:
-    plain = isinstance(a, sympy.Expr) and isinstance(b, sympy.Expr)
-    return plain and not a.has(*_SLOW) and not b.has(*_SLOW) and len(a.free_symbols) <= 6
-
-
-def _clearly_different(a: Any, b: Any, tolerance: float = 1e-3) -> bool:
-    """Values far from each other at one point: no need to have sympy simplify the difference, which
-    takes most of the time of a wrong answer. False where that is not easily told."""
-    if not _comparable(a, b):
-        return False
-    try:
-        x, y = _value(a, _POINTS[0]), _value(b, _POINTS[0])
-        return abs(x - y) > tolerance * max(1.0, abs(x), abs(y))  # nan compares false
-    except (TypeError, ValueError, OverflowError, AttributeError, ZeroDivisionError):
-        return False
-
-
-def _same_at_points(a: Any, b: Any) -> bool:
-    """Equal wherever they are tried, which sympy could not show."""
-    if not _comparable(a, b) or not a.free_symbols or a.has(*_STEPS) or b.has(*_STEPS):
-        return False
-    try:
-        pairs = [(_value(a, place), _value(b, place)) for place in _POINTS]
-        return all(abs(x - y) < 1e-12 * max(abs(x), abs(y)) for x, y in pairs)
-    except (TypeError, ValueError, OverflowError, AttributeError, ZeroDivisionError):
-        return False
-
-
-def _far_apart(a: Any, b: Any) -> bool:
-    """Numbers that Math-Verify calls equal because it rounds to 6 places or chops what is tiny."""
-    if not (isinstance(a, sympy.Expr) and isinstance(b, sympy.Expr)):
-        return False
-    if a.free_symbols or b.free_symbols or a == b:
-        return False
-    try:
-        x, y = (complex(cast(Any, number.doit().evalf(30))) for number in (a, b))
-        size = max(abs(x), abs(y))
-    except (TypeError, ValueError, OverflowError, AttributeError):
-        return False
-    # Above that, rounding to 6 places leaves digits enough.
-    return 0 < size < 1e-3 and abs(x - y) > 1e-4 * size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import sympy
@@ -40,6 +41,9 @@ def _size(expression: sympy.Basic) -> float:
         return abs(float(expression))
     if isinstance(expression, sympy.Pow) and not expression.free_symbols:
         return float("inf") if _bits(expression) > 1000 else 2.0 ** _bits(expression)
+    if isinstance(expression, sympy.factorial):
+        inner = _size(expression.args[0])
+        return math.gamma(inner + 1) if inner <= 100 else float("inf")
     if isinstance(expression, sympy.Add | sympy.Mul):
         sizes = [max(1.0, _size(part)) for part in expression.args]
         total = 1.0

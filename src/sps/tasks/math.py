@@ -16,13 +16,18 @@ from sps.limit import TimeIsUp, time_limit
 from sps.tasks import answers, equality, notation, units
 from sps.tasks.numbers import exact
 from sps.tasks.prompts import BOXED, Prompt, render
-from sps.tasks.reading import Reading, read, read_with_letter
+from sps.tasks.reading import Reading, read, read_less_percent, read_with_letter
 from sps.types import Problem, Verdict
 
 _LONGEST = 2000  # characters of an answer that are read as one
 _DEEPEST = 16  # nested brackets; sympy needs seconds for 15 nested fractions, hours for 30
 _TAIL = 6000  # characters at the end of a text without a box that are searched for an answer
 _NOTHING = "no answer found"
+# 'The area is $12$.', but not 'All primes $p$' or 'not $3$'.
+_SAID = re.compile(
+    r"(?:(?!\bnot\b)[^$\\])*(?:\b(?:is|are|equals?|be)|:|=)\s*(\$[^$]+\$|\\\((?:(?!\\\)).)+\\\))\s*\.?",
+    re.IGNORECASE,
+)
 
 
 class Mathematics:
@@ -106,7 +111,7 @@ def _judge_text(gold: str, text: str) -> Verdict:
     if not stated:
         return Verdict("unparsed", 0.0, _NOTHING)
     verdict = _judge_answer(gold, (stated,))
-    if verdict.kind == "wrong" and re.fullmatch(r"-?\d+,\d+", stated):  # 1000,99
+    if verdict.kind == "wrong" and re.fullmatch(r"-?\d+,\d\d?", stated):  # 1000,99
         return _judge_answer(gold, (stated.replace(",", "."),))
     return verdict
 
@@ -139,8 +144,8 @@ def _faults(answer: str) -> str:
         return "the answer is too long"
     if answers.nesting(answer) > _DEEPEST:
         return "brackets are nested too deep"
-    if answer.count("\\frac") > 100 or answer.count("^") > 100:
-        return "too many fractions or powers"
+    if any(answer.count(sign) > 100 for sign in ("\\frac", "^", "'", "=")):
+        return "too many fractions, powers, primes or equations"
     if re.search(
         r"binom\s*\{?\s*\d{5,}|\\binom\s*\{[^{}]*\^", answer
     ):  # worked out while it is read
@@ -157,42 +162,51 @@ def _compare(gold: str, got: str, shown: str) -> Verdict:
         return Verdict(
             "correct" if known else "wrong", float(known), "equal" if known else "not equal", shown
         )
-    return _compare_readings(gold, [read(got)], shown)
+    return _compare_reading(gold, read(got), shown)
 
 
-def _compare_readings(gold: str, readings: list[Reading], shown: str) -> Verdict:
-    golds = read_gold(gold)
-    readings = readings + [r for r in map(_less_percent, readings) if r and _above_one(golds)]
-    if any(_same(want, reading) for reading in readings for want in golds):
+def _compare_reading(gold: str, reading: Reading, shown: str) -> Verdict:
+    golds, bare = read_gold(gold), read_less_percent(reading.text)
+    pairs = [(want, reading) for want in golds]
+    if bare and len(golds) == 2:  # both in per cent
+        pairs = [(golds[1], bare)]
+    elif bare and _above_one(golds[0]):
+        pairs.append((golds[0], bare))
+    if any(_same(want, have) for want, have in pairs):
         return Verdict("correct", 1.0, "equal", shown)
     want_expression = any(g.expression is not None for g in golds)
-    if want_expression and all(r.expression is None for r in readings):
+    if want_expression and reading.expression is None:
         return Verdict("unparsed", 0.0, "not a mathematical expression", shown)
     return Verdict("wrong", 0.0, "not equal", shown)
 
 
-def _less_percent(got: Reading) -> Reading | None:
-    """12.5% for a gold answer of 12.5: the question asked for per cent already."""
-    bare = notation.without_percent(notation.clean(got.text))
-    return None if bare is None else read(bare)
-
-
-def _above_one(golds: tuple[Reading, ...]) -> bool:
+def _above_one(gold: Reading) -> bool:
     """Not a share: 0.5% is not 0.5."""
-    numbers = [g.expression for g in golds if isinstance(g.expression, sympy.Number)]
-    return any(abs(float(number)) > 1 for number in numbers)
+    return isinstance(gold.expression, sympy.Number) and abs(float(gold.expression)) > 1
 
 
 def _same(gold: Reading, got: Reading) -> bool:
     said = notation.words(gold.latex), notation.words(got.latex)
     if said[0] and said[1] and notation.same_words(said[0], said[1]):
         return True
+    if said[0] and (choice := notation.choice(got.text)):
+        return said[0][0] == choice
     if any(word and (word[1] or len(word[0]) == 1) for word in said) and (all(said)):
         return False
     if all(notation.has_base(reading.latex) for reading in (gold, got)):
         return notation.numeral(gold.latex) == notation.numeral(got.latex) is not None
+    for numeral in (gold.latex, got.latex):  # the question may have said the base
+        if notation.has_base(numeral) and not notation.is_numeral(numeral):
+            return False
     if None not in (gold.units, got.units) and gold.units != got.units:
         return False
+    if notation.is_braced(gold.latex) and notation.is_point(got.latex):
+        return False
+    if notation.is_braced(got.latex) and notation.is_point(gold.latex):
+        return False
+    for one, other in ((gold, got), (got, gold)):
+        if one.units == (("rad", 1),) and "\\circ" in other.latex:
+            return False
     if gold.label and got.label and gold.label != got.label:
         return False
     if gold.latex and notation.squeeze(gold.latex) == notation.squeeze(got.latex):
@@ -228,18 +242,12 @@ def _plain_gold(gold: str) -> str:
     boxes = answers.last_boxes(gold)
     if boxes:
         return ", ".join(boxes)
-    formulas = re.findall(r"(?<!\\)\$[^$]+\$|\\\(.+?\\\)", gold)
-    outside = re.sub(r"(?<!\\)\$[^$]*\$|\\\(.+?\\\)", " ", gold)
-    prose = re.search(r"[a-zA-Z]{3,}", re.sub(r"\\[a-zA-Z]+(?:\{[^{}]*\})?", " ", outside))
-    return formulas[0] if prose and len(formulas) == 1 else gold
+    said = _SAID.fullmatch(gold.strip())
+    return said.group(1) if said else gold
 
 
 @lru_cache(maxsize=50_000)
 def read_gold(gold: str) -> tuple[Reading, ...]:
     """Every sound reading of a gold answer; parsed once in the life of a worker."""
     plain = _plain_gold(gold)
-    found = [read(plain)]
-    bare = notation.without_percent(notation.clean(plain))
-    if bare is not None:
-        found.append(read(bare))
-    return tuple(found)
+    return tuple(found for found in (read(plain), read_less_percent(plain)) if found)

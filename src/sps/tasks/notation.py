@@ -32,12 +32,14 @@ _SIGNS = {
 }
 _TABLE = str.maketrans(_SIGNS)
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:\{,\}|,\\!|\\,|\\!|\\ |~|,\\,)\s?\d{3})+(?!\d)")
+_MONEY = re.compile(r"\A\s*\\\$\s*(\d[\d.,]*)\s*\Z")
 _SPACES = re.compile(r"(?<!\\)\\(?:[,;:! ]|q?quad(?![a-zA-Z]))|~")
 _NOTHING = re.compile(
-    r"\\(?:displaystyle|textstyle|limits|left|right|[bB]igg?[lrm]?)(?![a-zA-Z])\.?|(?<!\\)\$|(?<!\\)\\[()\[\]]"
+    r"\\(?:displaystyle|textstyle|limits|large|Large|huge|Huge|left|right|[bB]igg?[lrm]?)(?![a-zA-Z])\.?|(?<!\\)\$|(?<!\\)\\[()\[\]]"
     r"|\{\}"
 )
-_BOLD = re.compile(r"\\(?:boxed|mathbf|textbf|boldsymbol|bm|fbox|mathbf|pmb)\s*\{([^{}]*)\}")
+_BOLD = re.compile(r"\\(?:boxed|mathbf|textbf|boldsymbol|bm|fbox|pmb|underline)\s*\{([^{}]*)\}")
+_COLOR = re.compile(r"\\(?:text)?color\s*\{[a-zA-Z]+\}")
 _FRAC = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
 _TOKEN = re.compile(r"\s*(\\[a-zA-Z]+|[^\s{}\\])")
 _LINES = re.compile(
@@ -45,6 +47,16 @@ _LINES = re.compile(
 )
 _LONE = re.compile(rf"{TEXT}")
 _REPEATING = re.compile(r"(?<![\d.])(\d*)\.(\d*)\\(?:overline|bar|dot)\s*\{(\d+)\}")
+# \{x | 2 < x < 5\}: the condition says all.
+_WHERE = re.compile(
+    r"\\\{\s*([a-z])(?:\s*\\in\s*\\mathbb\{R\})?\s*(?:\||:)((?=[^{}|,]*\1)[^{}|,]*)\\\}"
+)
+_CHOICE = re.compile(
+    r"(?:\\(?:text|mathrm)\s*\{\s*)?\(([A-F])\)(?:\s*\}\s*| +)(?=-?\d|\\(?:frac|sqrt))[^A-Z()=]*"
+)
+_MODULO = re.compile(
+    r"\(?\s*(?:\\[pb]?mod|\\(?:text|mathrm|operatorname)\s*\{\s*mod\s*\})\s*\{?\s*(\w+)\s*\}?\s*\)?"
+)
 _TEXT_INDEX = re.compile(rf"_\s*\{{?\s*{TEXT}\s*\}}?")
 _MIXED = re.compile(r"(-?\d+)\s+(\d+)\s*/\s*(\d+)")
 _SCIENTIFIC = re.compile(r"(?:(?<=^)|(?<== )|(?<==))(-?\d+(?:\.\d+)?)[eE]([+-]?\d{1,4})\Z")
@@ -65,20 +77,25 @@ _IMPROPER = re.compile(r"(?<![\w.^_\\}])(\d+)\s*(?=\\frac\{(\d+)\}\{(\d+)\})")
 _WORD_NUMBERS = {
     word: str(number)
     for number, word in enumerate(
-        ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+        (
+            *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"),
+            *("ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen"),
+            *("seventeen", "eighteen", "nineteen", "twenty"),
+        )
     )
-}
+} | {"infinity": "\\infty"}
 
 
 def clean(latex: str) -> str:
     """The same answer in one spelling, units and words still on it."""
+    latex = _MONEY.sub(r"\1\\text{ dollars}", latex)
     latex = latex.replace("\\$", "").translate(_TABLE)
     latex = _THOUSANDS.sub(lambda m: re.sub(r"\D", "", m.group()), latex)
     if match := _LINES.search(latex):  # the last line of a derivation
         latex = [line for line in match.group(1).split("\\\\") if line.strip()][-1].replace("&", "")
         latex = latex.strip().removeprefix("=")
     latex = _NOTHING.sub("", latex)
-    latex = _BOLD.sub(r"\1", latex)
+    latex = _BOLD.sub(r"\1", _COLOR.sub("", latex))
     latex = _braces(_FRAC.sub(r"\\frac", latex))
     latex = _TEXT_INDEX.sub(r"_{\1}", latex)
     latex = (
@@ -97,11 +114,15 @@ def clean(latex: str) -> str:
     latex = re.sub(r"\\(?:text|mathrm)\s*\{\s*pi\s*\}", r"\\pi ", latex)
     latex = re.sub(r"\s*\\text\s*\{\s*(?:percent|\\?%)\s*\}", r"\\%", latex)
     latex = re.sub(r"\\text\s*\{\s*([-+]?[\d.,]+|[A-Z](?:\s*,\s*[A-Z])+)\s*\}", r"\1", latex)
+    latex = re.sub(r"\\text\s*\{\s*(-?\d[\d.,]*)\s+([^{}]*)\}", r"\1\\text{ \2}", latex)
+    latex = re.sub(r"\^\s*\{?\\circ\}? ?([CF])\Z", r"^\\circ\\text{\1}", latex)
+    latex = _MODULO.sub(r"\\pmod{\1}", latex)
+    latex = re.sub(r"_(\d) ", r"_{\1} ", latex)  # \log_2 3
     latex = re.sub(r"\\Gamma(?!\s*[({a-zA-Z])", "G_{amma}", latex)  # else it is Euler's constant
     latex = _REPEATING.sub(_fraction, latex)
     # A command may stand before the space: \cdot~2.
     latex = re.sub(r"\s+", " ", _SPACES.sub(" ", latex)).strip()
-    return re.sub(r"(?<=[\w})\]'!%|])(?:\s*[.,;:])+\Z", "", latex)
+    return re.sub(r"(?<=[\w})\]'!%|])(?!\.\.\.)(?:\s*[.,;:])+\Z", "", latex)
 
 
 def parsable(body: str) -> str:
@@ -114,6 +135,7 @@ def parsable(body: str) -> str:
             body = rewrite(match)
     body = _SCIENTIFIC.sub(lambda m: f"{m[1]} \\times 10^{{{int(m[2])}}}", body)
     body = re.sub(r"(?<=\d)(?: ?\\(?:times|cdot)) ?10\^(-?\d+)", r"\\times 10^{\1}", body)
+    body = _WHERE.sub(r"\2", body)
     body = re.sub(r"(,?\s*)\\(?:text|mbox)\s*\{\s*,?\s*(?:and|or)\s*\}\s*,?", ", ", body)
     body = _LONE.sub(lambda m: f" {m[1].strip()}" if len(m[1].strip()) == 1 else m.group(), body)
     body = re.sub(r"(?<![a-zA-Z\\_{])i(?=\()", r"i\\cdot ", body)  # a number, not a function
@@ -138,9 +160,12 @@ def _braces(latex: str) -> str:
 
 def _arguments(rest: str, count: int) -> str:
     """The rest of a formula with braces around the first arguments of a command."""
-    if count == 0 or rest.lstrip().startswith("["):
-        return rest
     bare = rest.lstrip()
+    if bare.startswith("[") and "]" in bare:  # \\sqrt[3]2
+        index, bracket, rest = bare.partition("]")
+        return index + bracket + _arguments(rest, count)
+    if count == 0:
+        return rest
     if bare.startswith("{"):
         depth = 0
         for place, char in enumerate(bare):
@@ -187,6 +212,12 @@ def same_words(a: tuple[str, bool], b: tuple[str, bool]) -> bool:
     return a[1] or b[1] or spoken or word in ("yes", "no", "true", "odd")
 
 
+def choice(text: str) -> str:
+    """The letter of a choice that is followed by what it says: (C) 12."""
+    match = _CHOICE.fullmatch(clean(text))
+    return match.group(1) if match and not re.search(r"\b(?:or|and)\b", match.group()) else ""
+
+
 def as_number(word: str) -> str:
     """'four' as 4; other words as they are."""
     return _WORD_NUMBERS.get(_LONE.sub(r"\1", word).strip().lower(), word)
@@ -204,6 +235,12 @@ def numeral(latex: str) -> tuple[str, str] | None:
     return (latex[:1] + match.group(1), match.group(2)) if match else None
 
 
+def is_numeral(latex: str) -> bool:
+    """Whether each digit of a number such as 4210_5 is below its base."""
+    found = numeral(latex)
+    return found is not None and all(int(d, 36) < int(found[1]) for d in found[0][1:])
+
+
 def without_percent(latex: str) -> str | None:
     """An answer less its per cent sign, or None when it has none."""
     match = re.fullmatch(
@@ -212,3 +249,13 @@ def without_percent(latex: str) -> str | None:
         re.DOTALL,
     )
     return match.group(1) if match else None
+
+
+def is_braced(latex: str) -> bool:
+    """A set that is written out: \\{2, 5\\}."""
+    return re.fullmatch(r"\\\{[^{}]*\\\}", latex) is not None
+
+
+def is_point(latex: str) -> bool:
+    """(2, 5), a point or an open interval."""
+    return re.fullmatch(r"\([^()]*,[^()]*\)", latex) is not None

@@ -26,11 +26,19 @@ _NORMAL = NormalizationConfig(
     basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none"
 )
 _SYMBOLS = ConversionConfig(lowercase_symbols=False)
+_PERCENT = (("percent", 1),)
 _DOTS = re.compile(r"\\(?:[lcv]?dots|dotsc|dotsb)(?![a-zA-Z])|\.\.\.|\u2026")
-# 2 3 is read as 5, and the greatest common divisor of two letters as 1.
-_MISREAD = re.compile(r"\d \d|(?:gcd|lcm)\}?\s*\([^)]*[a-zA-Z]")
+# 2 3 is read as 5, the greatest common divisor of two letters as 1, a date as a difference and a
+# hexadecimal number as a product; an index or a prime of a number is left out.
+_MISREAD = re.compile(
+    r"\d \d|(?:gcd|lcm)\}?\s*\([^)]*[a-zA-Z]|\A\d{4}-\d\d-\d\d\Z|\b0x[\da-fA-F]"
+    r"|(?<![\w^{}_\\.])\d+(?:\.\d+)?_|[\de)]\^(?:\w|\{[^{}]*\})_|'"
+)
+_ANGLE = re.compile(r"\\angle\s*([A-Z])([A-Z])([A-Z])(?![a-zA-Z])")
 _APPROX = re.compile(r"\\(?:approx|simeq|thickapprox)(?![a-zA-Z])")
-_LABEL = re.compile(r"(?:[^=\d]|_\{?\d+\}?|\(\d+\))*")  # P(A|B), E[X], \text{Area}, S_{10}
+_LABEL = re.compile(
+    r"(?!.*\\(?:neg?|neq|not|sum|prod|pm|mp)(?![a-zA-Z]))(?:[^=\d!/<>]|_\{?\d+\}?|\(\d+\))*"
+)  # P(A|B), E[X], \text{Area}, S_{10}
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,16 @@ class Reading:
 
 def read(text: str) -> Reading:
     """The plain reading of an answer."""
-    return _reading(text, units.split(notation.clean(text)))
+    latex = notation.clean(text)
+    if notation.without_percent(latex) is not None:
+        return _reading(text, units.Quantity(latex, _PERCENT))
+    return _reading(text, units.split(latex))
+
+
+def read_less_percent(text: str) -> Reading | None:
+    """12.5% as 12.5, for a question that asks for per cent; None where there is no such sign."""
+    bare = notation.without_percent(notation.clean(text))
+    return None if bare is None else _reading(bare, units.Quantity(bare, _PERCENT))
 
 
 def read_with_letter(text: str) -> Reading:
@@ -58,6 +75,9 @@ def read_with_letter(text: str) -> Reading:
 def _reading(text: str, quantity: units.Quantity) -> Reading:
     latex = notation.parsable(notation.as_number(quantity.body))
     label = ""
+    named = re.fullmatch(r"[a-zA-Z] ?= ?(.*)", latex)
+    if named and notation.has_base(named[1]):
+        latex = named[1]
     if _APPROX.search(latex):  # the parser would take one side, whatever the other says
         latex = _APPROX.sub("=", latex) if _is_rounding(latex) else ""
     expression = _parse(latex)
@@ -91,9 +111,12 @@ def _is_rounding(latex: str) -> bool:
 
 def _parse(latex: str) -> Any:
     """The object, or None. Dots stand for what is not written: nothing can be worked out."""
-    if not latex or _DOTS.search(latex) or _MISREAD.search(latex):
+    latex = _ANGLE.sub(_angle, _primes(latex))
+    if not latex or _DOTS.search(latex):
         return None
-    normal = normalize_latex(_primes(latex), _NORMAL)
+    if _MISREAD.search(latex) and not notation.has_base(latex):
+        return None
+    normal = normalize_latex(latex, _NORMAL)
     try:
         found = latex2sympy(
             normal,
@@ -109,7 +132,19 @@ def _parse(latex: str) -> Any:
             found = found.doit()
         except Exception:
             return None
-    return _with_letters(found) if isinstance(found, sympy.Basic | sympy.MatrixBase) else None
+    if not isinstance(found, sympy.Basic | sympy.MatrixBase):
+        return None
+    try:
+        return _with_letters(_with_rates(found))
+    except (TypeError, ValueError):  # 3 + 4i is not less than anything
+        return None
+
+
+def _with_rates(found: Any) -> Any:
+    """dy/dx as a name: to sympy it is zero, for y is not x."""
+    rates = getattr(found, "atoms", lambda *_: ())(sympy.Derivative)
+    names = {r: sympy.Symbol(f"d{r.expr}/d{r.variables}") for r in rates if r.expr.is_Symbol}
+    return found.xreplace(names) if names else found
 
 
 def _with_letters(found: Any) -> Any:
@@ -127,3 +162,9 @@ def _with_letters(found: Any) -> Any:
 def _primes(latex: str) -> str:
     """y' as a name of its own; the parser would leave the prime out."""
     return re.sub(r"(?<=[a-zA-Z])('+)", lambda m: f"_{{{'p' * len(m[1])}}}", latex)
+
+
+def _angle(match: re.Match[str]) -> str:
+    """An angle as a name of its own: ABC is CBA and not ACB, which the product of letters is."""
+    ends = sorted(match.group(1, 3))
+    return f"a_{{{ends[0]}{match.group(2)}{ends[1]}}}"

@@ -15,7 +15,7 @@ TEXT = r"\\(?:text|mathrm|mbox|hbox|rm|operatorname|text(?:rm|normal|it|bf)|math
 _POWER = r"(?:\s*\^\s*\{?\s*(-?\d+)\s*\}?)?"
 _IN_TEXT = re.compile(rf"(/|\\cdot|\\times|\*)?\s*{TEXT}{_POWER}\s*\Z")
 # One name for each spelling.
-_NAMES = {
+NAMES = {
     name: names.split()[0]
     for names in (
         "mm millimeter millimeters millimetre millimetres",
@@ -56,6 +56,8 @@ _NAMES = {
         "v volt volts",
         "k kelvin",
         "hz hertz",
+        "celsius c",
+        "fahrenheit f",
         "am a.m a.m.",
         "pm p.m p.m.",
         "north",
@@ -73,13 +75,17 @@ _SHORT = {
 _LETTERS = "mgshLlNJWKV"
 # Words that change what is counted.
 _MATTER = re.compile(
-    r"\d|\b(?:squared|cubed|factorial|half|halves|thirds?|tenths|hundredths|pi|infinity|not)\b"
+    r"\d|\b(?:squared|cubed|factorial|half|halves|thirds?|tenths|hundredths|pi|infinity|not|is|are"
+    r"|wrong|incorrect|if|when|unless|except|plus|minus|over|mod|to|jan(?:uary)?|feb(?:ruary)?|march"
+    r"|april|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\b",
+    re.IGNORECASE,
 )
+_SI = re.compile(r"[kMGTmcdnp\u00b5\u03bc]?(?:Pa|eV|Hz|J|W|N|V|A|F|T|Wb|mol|cal|bar|B|ohm)")
 _TENS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _NUMERIC = r"\s*[-+]?\s*(?:[\d.,{}()+\-*/^ ]|\\(?:frac|sqrt|pi|cdot|times)(?![a-zA-Z]))+\s*"
 # Bare words: names of two letters and more, but for those that may be a product of variables.
 _PRODUCTS = ("in", "am", "pm", "rad", "ms", "mg", "ml", "mi", "dm", "nm")
-_WORDS = sorted((n for n in _NAMES if len(n) > 1 and n not in _PRODUCTS), key=len)
+_WORDS = sorted((n for n in NAMES if len(n) > 1 and n not in _PRODUCTS), key=len)
 _BARE = re.compile(
     rf"({_NUMERIC})(?<![a-zA-Z\\])"
     rf"((?:(?:square|sq\.?|cubic)\s+)?(?:{'|'.join(reversed(_WORDS))}|mph|km/h|m/s)"
@@ -129,15 +135,18 @@ def with_letter(latex: str) -> Quantity:
 
 def _is_unit(words: str, before: str) -> bool:
     """Whether words at the end of an answer only say what is counted or measured."""
-    before = re.sub(rf"{TEXT}{_POWER}", " ", before).strip()
+    before = re.sub(rf"{TEXT}{_POWER}", " ", before).replace("{\\circ}", "\\circ").strip()
     if not before or re.search(r"(?:[-+=,;:(\[{^_<>|]|\\[a-z]{2,8})\Z", before.rstrip("\\, ")):
         return bool(re.search(r"\\(?:pi|circ|infty)\Z", before))
-    if re.fullmatch(r"(?:and|or)\b.*|.*\b(?:and|or)", words, re.DOTALL) or _MATTER.search(words):
+    if re.fullmatch(r"(?:and|or)\b.*|.*\b(?:and|or)", words, re.DOTALL):
         return False
-    numeric = re.fullmatch(_NUMERIC, before) is not None
+    known = _known(words) is not None
+    if _MATTER.search(words) and not known:
+        return False
+    numeric = re.fullmatch(rf"(?:[a-zA-Z]\s*=)?{_NUMERIC}", before) is not None
     if len(words) == 1:  # \mathrm{e} and \text{i} are numbers, \mathrm{t} may be a variable
         return numeric and words in _LETTERS
-    return numeric or _known(words) is not None
+    return numeric or known
 
 
 def _quantity(body: str, found: list[tuple[str, str]]) -> Quantity:
@@ -157,19 +166,24 @@ def _quantity(body: str, found: list[tuple[str, str]]) -> Quantity:
 
 def _known(words: str) -> Units | None:
     """The units that words name: 'square cm', 'km/h', 'miles per hour', 'm s^{-1}'."""
-    text = words.lower().replace("\u00b2", "^2").replace("\u00b3", "^3").strip(" .")
-    if text in _SHORT:
-        return _SHORT[text]
+    text = words.replace("\u00b2", "^2").replace("\u00b3", "^3").strip(" .")
+    if text.lower() in _SHORT:
+        return _SHORT[text.lower()]
     total: dict[str, int] = {}
     for index, part in enumerate(re.split(r"\s*/\s*|\s+per\s+", text)):
         power = 1
         for shape, number in (("square ", 2), ("cubic ", 3), ("sq ", 2), ("sq. ", 2)):
-            if part.startswith(shape):
-                part, power = part.removeprefix(shape), number
-        match = re.fullmatch(r"([a-z.]+)\s*\^?\s*\{?(-?\d)?\}?", part.strip())
-        name = _NAMES.get(match.group(1)) if match else None
+            if part.lower().startswith(shape):
+                part, power = part[len(shape) :], number
+        match = re.fullmatch(r"([a-zA-Z.\u00b5\u03bc]+)\s*\^?\s*\{?(-?\d)?\}?", part.strip())
+        name = _name(match.group(1)) if match else None
         if match is None or name is None:
             return None
         power *= int(match.group(2) or 1)
         total[name] = total.get(name, 0) + (-power if index else power)
     return tuple(sorted(total.items()))
+
+
+def _name(word: str) -> str | None:
+    """The one name of a unit; the case of a prefix counts: mW is not MW."""
+    return NAMES.get(word.lower()) or (word if _SI.fullmatch(word) else None)

@@ -177,6 +177,26 @@ DIFFERENT = {
         ("-31_8", "-31_9"),
         ("31_8", "31_{8s}"),
         ("31_8", "31_84"),
+        ("75", "75_4"),
+        ("a=k+3", "a=k+3_2"),
+        ("602", "602'"),
+        ("0.777...", "0.777"),
+        (r"\angle PQR", r"\angle PRQ"),
+        (r"\frac{du}{dv}", r"\frac{dv}{du}"),
+        ("2024-03-04", "2024-04-03"),
+        ("0x2A", "0x2B"),
+        (r"\begin{pmatrix}1\\2\end{pmatrix}", r"3=\begin{pmatrix}1\\2\end{pmatrix}"),
+        ("h(x)=2x", r"\neq h(x)=2x"),
+        ("3+4i", "2<3+4i"),
+        ("(3, 4)", "(i+3, 4)"),
+        ("(97!)^{90}", "7=(97!)^{90}"),
+        ("2^{k}", "2^{k}_3"),
+    ],
+    "how often, and in what brackets": [
+        ("3,3,4", "3,4,4"),
+        (r"\{3,4\}", "(3,4)"),
+        (r"[3,4)", r"\{x \mid 3 < x < 4\}"),
+        (r"(-\infty,1)\cup(4,\infty)", r"x<1\text{ or }x\ge 4"),
     ],
     "words that count": [
         (r"6\text{ million}", "6"),
@@ -186,6 +206,16 @@ DIFFERENT = {
         (r"k\text{ even}", r"k\text{ odd}"),
         (r"6\text{ a.m.}", r"6\text{ p.m.}"),
         (r"30\text{ km/h}", r"30\text{ m/s}"),
+        (r"6\text{ mW}", r"6\text{ MW}"),
+        (r"6\text{ keV}", r"6\text{ eV}"),
+        (r"6^\circ\text{C}", r"6^\circ\text{F}"),
+        (r"6^\circ", r"6\text{ radians}"),
+        (r"6\%", r"6\text{ cm}"),
+        (r"60\%", r"0.60\%"),
+        (r"\$6", r"6\text{ cents}"),
+        (r"6\text{ April}", r"6\text{ May}"),
+        ("6", r"6\text{ is wrong}"),
+        ("D", "(C) 6"),
     ],
 }
 
@@ -245,6 +275,22 @@ def test_what_is_not_the_same_is_wrong_both_ways(one, other):
         ("The area is $12$", "12"),
         (r"\text{Yes}", "yes"),
         (r"\text{B, D}", "D, B"),
+        # what models write
+        (r"\log_3 5", r"\log_{3}(5)"),
+        (r"\sqrt[3]{5}", r"\sqrt[3]5"),
+        (r"1.7\times 10^{-8}", "0.000000017"),
+        ("8", r"\text{8 hours}"),
+        ("8", r"n = 8\text{ terms}"),
+        ("8", r"\textcolor{blue}{8}"),
+        ("9.8", r"9.8\,\mathrm{m/s^2}"),
+        ("21", r"21^{\circ}\mathrm{C}"),
+        ("17", r"\text{seventeen}"),
+        ("D", r"\textbf{(D)}\ 14"),
+        ("321_4", "k = 321_4"),
+        ("110", "110_2"),
+        (r"n\equiv 2\pmod{7}", r"n \equiv 2\ (\text{mod } 7)"),
+        ("[3,4)", r"\{x \in \mathbb{R} \mid 3 \le x < 4\}"),
+        (r"(-\infty,1)\cup(4,\infty)", r"x<1\text{ or }x>4"),
     ],
 )
 def test_another_spelling_is_right(gold, answer):
@@ -287,7 +333,10 @@ def test_boxes_joined_by_and_are_one_answer():
     assert judge("0.5", r"$\boxed{\frac{1}{2}}$ or $\boxed{0.5}$").kind == "correct"
 
 
-@pytest.mark.parametrize("joint", [" and ", " or ", ", ", "", "\n\n", "$, or $"])
+@pytest.mark.parametrize(
+    "joint",
+    [" and ", " or ", ", ", "", "\n\n", "$, or $", "/", " = ", r" \\ ", "$ (b) $", "\n2. ", "\n- "],
+)
 @pytest.mark.parametrize("pair", [("2", "5"), ("5", "2")])
 def test_two_answers_are_not_one_of_them_in_any_order(joint, pair):
     text = f"So $\\boxed{{{pair[0]}}}{joint}\\boxed{{{pair[1]}}}$."
@@ -330,6 +379,13 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "a.py", line 8, in f\nTy
         "We write\nimport math\nx = 8\nprint(x)",
         "def f(x):\n    return 8",
         "NameError: name 'n8' is not defined, 8",
+        "sympy.SympifyError: 8",
+        "    assert n == 8\nAssertionError",
+        "x = symbols('x')\nsolve(x - 8)",
+        '#include <stdio.h>\nint main() {\n  int x = 8;\n  printf("%d", x);\n}',
+        "Exception in thread main\n\tat Main.main(Main.java:8)",
+        "process exited with code 8",
+        "We ask Python\n>>> 4+4\n8",
         "```python\nprint('\\\\boxed{8}')\n```",
     ],
 )
@@ -375,6 +431,73 @@ def test_of_several_numbers_the_one_that_was_worked_out_is_the_answer(text, answ
     assert judge(answer, text).kind == "correct"
     others = {"12": "3", "4": "25", "7": "13", "27": "9"}
     assert judge(others[answer], text).kind == "wrong"
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        *("6x", "6 + x", "x - 6", "6ab", "6i", "6 pi", "pi/6", "6π", "√6", "sqrt(6)", "6 sqrt(2)"),
+        *("x^6", "log 6", r"\sqrt{6}", r"\binom{6}{2}", "x < 6", "n ≥ 6", "x ≠ 6", "6 million"),
+        *("6 dozen", "6:5", "6 1/2", "6e2", "6,000", "2x = 6"),
+    ],
+)
+def test_a_formula_that_nothing_marks_is_more_than_its_number(formula):
+    assert judge("6", f"Hence the answer is {formula}").kind in ("wrong", "unparsed")
+
+
+@pytest.mark.parametrize(
+    ("gold", "formula"),
+    [("x^2+3", "x^2 + 3"), (r"\sqrt{6}", "sqrt(6)"), ("6000000", "6 million"), ("x>6", "x > 6")],
+)
+def test_a_formula_that_nothing_marks_is_read(gold, formula):
+    assert judge(gold, f"Hence the answer is {formula}.").kind == "correct"
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["6 (a whole number)", r"6 \text{ cm}", "6cm", "3! = 6", "x = 6", "$6/hour", "6 - I am sure"],
+)
+def test_words_beside_a_number_make_no_formula_of_it(said):
+    assert judge("6", f"Hence the answer is {said}.").kind == "correct"
+
+
+def test_what_is_denied_is_not_the_answer():
+    assert judge("6", "The answer is not 6.").kind != "correct"
+    assert judge("6", "The answer isn't $6$.").kind != "correct"
+    assert judge("6", "The answer is not 6 but 7.").kind == "wrong"
+    assert judge("7", "The answer is not 6 but 7.").kind == "correct"
+
+
+def test_a_letter_in_brackets_is_an_answer():
+    assert judge("D", "The answer is (D).").kind == "correct"
+    assert judge("D", "The answer is (C).").kind == "wrong"
+
+
+def test_the_mark_of_an_answer_is_no_part_of_it():
+    assert judge("1400", "#### 1,400").kind == "correct"
+    assert judge("1400", "**1,400**").kind == "correct"
+
+
+def test_of_a_gold_answer_in_prose_only_what_it_is_said_to_be_is_taken():
+    assert judge("all primes $p$", boxed("p")).kind != "correct"
+    assert judge("not $3$", boxed("3")).kind != "correct"
+    assert judge("The least is $3$.", boxed("3")).kind == "correct"
+
+
+@pytest.mark.parametrize("answer", ["61!!", "(9!)!"])
+def test_a_factorial_of_a_factorial_is_not_worked_out(answer, monkeypatch):
+    monkeypatch.setattr(
+        "sps.tasks.equality.verify", lambda *args, **more: pytest.fail("worked out")
+    )
+    assert judge("61", boxed(answer)).kind == "wrong"
+
+
+def test_a_wrong_inequality_is_told_without_solving_it(monkeypatch):
+    asked = []
+    monkeypatch.setattr("sympy.logic.boolalg.Boolean.as_set", lambda self: asked.append(self))
+    gold = r"x^6-x^5+x^4-x^3+x^2-x+\frac{3}{4}>0"
+    assert judge(gold, boxed(gold.replace("x^4", "4x"))).kind == "wrong"
+    assert asked == []
 
 
 def test_ordinals_and_the_subject_of_a_sentence_are_not_the_answer():
