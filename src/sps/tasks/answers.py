@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from sps.tasks.units import NAMES as UNIT_NAMES
 
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*(?=\{)|\\boxed\s+(?=\S)")
+# What is joined to a box in its formula: a sign before it, a factor or a power after it.
+_SIGN = re.compile(r"(?:[$=]|\\[(\[])\s*-\s*\Z")
+_FACTOR = re.compile(r"\s*(\\pi\b|\\sqrt\s*\{[^{}]*\}|\^\s*(?:\{\d+\}|\d))")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 # What may stand between two boxes that are one answer: \boxed{2} and $y = \boxed{5}$.
 _TIGHT = re.compile(
@@ -96,8 +99,20 @@ def boxes(text: str) -> list[tuple[int, int, str]]:
         if text[begin] != "{":
             found.append((match.start(), begin + 1, text[begin]))
         elif begin in closing:
-            found.append((match.start(), closing[begin], text[begin + 1 : closing[begin] - 1]))
+            end = closing[begin]
+            inside = _with_neighbours(text, match.start(), end, text[begin + 1 : end - 1])
+            found.append((match.start(), end, inside))
     return found
+
+
+def _with_neighbours(text: str, start: int, end: int, inside: str) -> str:
+    """A box is part of its formula: $-\\boxed{4}$ is -4, and \\boxed{4}\\pi is no 4."""
+    before = _SIGN.search(text, max(0, start - 8), start)
+    after = _FACTOR.match(text, end)
+    if not (before or after) or not inside.strip() or re.search(r"[=,;]|\\text", inside):
+        return inside
+    whole = f"({inside})" if re.search(r"[-+]", inside) else inside
+    return ("-" if before else "") + whole + (after.group(1) if after else "")
 
 
 def _closing_braces(text: str) -> dict[int, int]:

@@ -343,6 +343,35 @@ def test_two_answers_are_not_one_of_them_in_any_order(joint, pair):
     assert judge("2", text).kind == judge("5", text).kind == "wrong"
 
 
+@pytest.mark.parametrize(
+    ("gold", "text"),
+    [
+        ("-4", r"So $x=-\boxed{4}$."),
+        ("-4", r"\[-\boxed{4}\]"),
+        (r"4\pi", r"The area is $\boxed{4}\pi$."),
+        (r"-(a+b)\sqrt{2}", r"$-\boxed{a+b}\sqrt{2}$"),
+        ("16", r"$\boxed{4}^2$"),
+    ],
+)
+def test_a_box_is_part_of_its_formula(gold, text):
+    assert judge(gold, text).kind == "correct"
+    assert judge("a+b" if "a" in gold else "4", text).kind == "wrong"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"- \boxed{4}",
+        r"$\boxed{4}\text{ cm}$",
+        r"$\boxed{4}^\circ$",
+        r"So - \boxed{4}!",
+        r"\boxed{4}.",
+    ],
+)
+def test_a_dash_a_unit_or_a_stop_beside_a_box_is_not(text):
+    assert judge("4", text).kind == "correct"
+
+
 def test_a_box_on_the_way_is_not_part_of_the_answer():
     text = r"Half of it is $\boxed{4}$, and therefore all of it is $\boxed{8}$."
     assert judge("8", text).kind == "correct"
