@@ -9,7 +9,7 @@ import pytest
 from sps.data.benchmarks import BENCHMARKS, find_benchmark, load_benchmark
 from sps.errors import UserError
 from sps.tasks import choice
-from sps.tasks.math import _compare_readings, judge
+from sps.tasks.math import _compare_reading, judge
 from sps.tasks.reading import read
 from sps.types import Problem
 
@@ -115,7 +115,7 @@ def test_mathematics_accepts_its_own_gold_answers(name):
     if name in ("math_train", "deepmath_part"):
         different = different[::10]
     words = [g for g in different if not g.isdecimal()]
-    assert {g for g in words if _compare_readings(g, [read(g)], g).kind != "correct"} == strange
+    assert {g for g in words if _compare_reading(g, read(g), g).kind != "correct"} == strange
 
 
 @needs_data
