@@ -79,6 +79,11 @@ def make_server(folder: Path, port: int, rest: float = _REST) -> ThreadingHTTPSe
             with contextlib.suppress(OSError):
                 self.connection.shutdown(socket.SHUT_RDWR)
 
+        def handle(self) -> None:
+            """Who asked may have gone at any point, or was left."""
+            with contextlib.suppress(OSError):
+                super().handle()
+
         def finish(self) -> None:
             """Whatever came of it."""
             self.late.cancel()
@@ -103,9 +108,8 @@ def make_server(folder: Path, port: int, rest: float = _REST) -> ThreadingHTTPSe
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.send_header("Cache-Control", "no-store")
-            with contextlib.suppress(OSError):  # who asked has gone, or does not take it
-                self.end_headers()
-                self.wfile.write(body)
+            self.end_headers()
+            self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing: the terminal belongs to the run."""
