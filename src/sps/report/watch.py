@@ -57,38 +57,45 @@ def folder_stamp(folder: Path) -> str:
     return seen.hexdigest()[:16]
 
 
+class _Patient(BaseHTTPRequestHandler):
+    """Who is slow to ask, or to take what was asked for, is left."""
+
+    timeout = _PATIENCE  # seconds without a byte while asking, and in all while taking
+
+    def setup(self) -> None:
+        """Also one who asks a byte at a time."""
+        super().setup()
+        self.late = threading.Timer(_PATIENCE, self._hang_up)
+        self.late.daemon = True
+        self.late.start()
+
+    def _hang_up(self) -> None:
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+    def handle(self) -> None:
+        """Who asked may have gone at any point, or was left."""
+        with contextlib.suppress(OSError):
+            super().handle()
+
+    def finish(self) -> None:
+        """Whatever came of it."""
+        self.late.cancel()
+        with contextlib.suppress(OSError):
+            super().finish()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing: the terminal belongs to the run."""
+
+
 def make_server(folder: Path, port: int, rest: float = _REST) -> ThreadingHTTPServer:
     """A server on 127.0.0.1; port 0 takes a free one."""
     if not folder.is_dir():
         raise UserError(f"{folder}: there is no such folder; give the folder of a run")
     live = LiveReport(folder, rest)
 
-    class Handler(BaseHTTPRequestHandler):
-        """Two pages: the report and its stamp. Who is slow to ask or to take them is left."""
-
-        timeout = _PATIENCE  # seconds without a byte while asking, and in all while taking
-
-        def setup(self) -> None:
-            """Also one who asks a byte at a time."""
-            super().setup()
-            self.late = threading.Timer(_PATIENCE, self._hang_up)
-            self.late.daemon = True
-            self.late.start()
-
-        def _hang_up(self) -> None:
-            with contextlib.suppress(OSError):
-                self.connection.shutdown(socket.SHUT_RDWR)
-
-        def handle(self) -> None:
-            """Who asked may have gone at any point, or was left."""
-            with contextlib.suppress(OSError):
-                super().handle()
-
-        def finish(self) -> None:
-            """Whatever came of it."""
-            self.late.cancel()
-            with contextlib.suppress(OSError):
-                super().finish()
+    class Handler(_Patient):
+        """Two pages: the report and its stamp."""
 
         def do_GET(self) -> None:
             """Answer, if the request was meant for this machine."""
@@ -110,9 +117,6 @@ def make_server(folder: Path, port: int, rest: float = _REST) -> ThreadingHTTPSe
             self.send_header("Cache-Control", "no-store")
             self.end_headers()
             self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Say nothing: the terminal belongs to the run."""
 
     try:
         return ThreadingHTTPServer(("127.0.0.1", port), Handler)
