@@ -6,7 +6,7 @@ import gc
 import resource
 from collections.abc import Callable
 
-from sps.tasks.gym import Gym, make_judge
+from sps.tasks.gym.task import Gym, make_judge
 from sps.types import Problem, Verdict
 from sps.verify.apart import judge_apart
 

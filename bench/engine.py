@@ -6,8 +6,8 @@ import torch
 
 from bench.sides import alternate, report, row
 from sps.build import make_policy, make_task
-from sps.config import Recipe
-from sps.rollout.native import NativeEngine
+from sps.config.recipe import Recipe
+from sps.rollout.native.engine import NativeEngine
 from sps.types import Request, Sampling
 
 NEW = 20

@@ -78,7 +78,7 @@ def trl(liger: bool, checkpointing: bool) -> dict[str, float]:
     from transformers import PreTrainedTokenizerFast
     from trl import GRPOConfig, GRPOTrainer
 
-    from sps.policy.tiny import make_tokenizer
+    from sps.policy.embedded import make_tokenizer
 
     core = make_tokenizer(["a", "."])
     assert isinstance(core, PreTrainedTokenizerFast)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.sides import machine
-from sps.track import read_records
+from sps.run.track import read_records
 
 ROOT = Path(__file__).parents[1]
 STEPS = {"sps": 12, "gspo": 8, "dapo": 6}

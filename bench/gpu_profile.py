@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from bench.gpu_rollout import WORK, build, floor_seconds
-from sps.rollout.cuda import CudaEngine
+from sps.rollout.cuda.engine import CudaEngine
 from sps.types import Request, Sampling
 
 REPLAYS, SHOWN = 5, 14

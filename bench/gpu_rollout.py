@@ -20,8 +20,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from bench.sides import alternate, report, row
-from sps.rollout.cuda import CudaEngine
-from sps.rollout.fused import head_width
+from sps.rollout.cuda.engine import CudaEngine
+from sps.rollout.native.layers import head_width
 from sps.types import Request, Sampling
 
 SMOLLM2 = {

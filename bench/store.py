@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from sps.evaluate.scores import count_scores
+from sps.run.track import Track, read_records
 from sps.store.evals import EvalStore
 from sps.store.rollouts import RolloutStore
-from sps.track import Track, read_records
 from sps.types import Rollout, Verdict
 
 STEPS, PHASE = 2500, 50  # RL steps, and those of a phase

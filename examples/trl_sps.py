@@ -12,7 +12,7 @@ from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer
 
 from sps.build import ensure_base, make_task
-from sps.config import Recipe
+from sps.config.recipe import Recipe
 from sps.integrations.trl import SPSCallback
 
 

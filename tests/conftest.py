@@ -8,8 +8,8 @@ import torch
 from hypothesis import settings
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from sps.policy.embedded import make_tokenizer
 from sps.policy.load import Policy
-from sps.policy.tiny import make_tokenizer
 from sps.tasks.countdown import Countdown
 
 torch.set_num_threads(1)

@@ -13,9 +13,9 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from sps.algo.passk import mean_interval, paired, pass_at_k
+from sps.run.track import Track
 from sps.store.evals import EvalStore
 from sps.store.rollouts import RolloutStore
-from sps.track import Track
 from sps.types import Rollout, Verdict
 
 SCRIPT = "<script>window.pwned=1</script>"
@@ -231,8 +231,8 @@ def make_policy():
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
+    from sps.policy.embedded import make_tokenizer
     from sps.policy.load import Policy
-    from sps.policy.tiny import make_tokenizer
 
     tokenizer = make_tokenizer(["1", "2", "+"])
     torch.manual_seed(0)

@@ -10,15 +10,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from sps.config import Recipe, Rollouts, load_recipe
-from sps.config_tasks import ChoiceTask, CountdownTask, GymTask, MathTask, check_embedded
+from sps.config.recipe import Recipe, Rollouts, load_recipe
+from sps.config.tasks import ChoiceTask, CountdownTask, GymTask, MathTask, check_embedded
 from sps.data.duplicates import Duplicate, describe
 from sps.data.sampler import Sampler
+from sps.data.splits import check_overlap, digest, make_splits
 from sps.errors import UserError
-from sps.health import Health
+from sps.lifecycle.measure import Run
+from sps.lifecycle.resume import claim, forget, make_probe_of, restore
 from sps.phases import Parts
 from sps.phases.irl import irl_every
-from sps.policy import tiny
+from sps.policy import embedded as tiny
 from sps.policy.checkpoint import load_weights
 from sps.policy.load import (
     Policy,
@@ -29,23 +31,22 @@ from sps.policy.load import (
     prepare_training,
 )
 from sps.policy.meter import Probe
-from sps.policy.shard import shard
+from sps.policy.sharding import shard
 from sps.policy.update import Budget, make_optimizer
 from sps.ranks import ALONE, Ranks
-from sps.resume import claim, forget, make_probe_of, restore
-from sps.rollout import RolloutEngine, fused
-from sps.rollout.copied import CopiedEngine
-from sps.rollout.native import NativeEngine
-from sps.run import Run
-from sps.splits import check_overlap, digest, make_splits
+from sps.rollout import RolloutEngine
+from sps.rollout.native import layers as fused
+from sps.rollout.native.copied import CopiedEngine
+from sps.rollout.native.engine import NativeEngine
+from sps.run.health import Health
+from sps.run.track import Listener, Track, read_records
 from sps.store.rollouts import RolloutStore
 from sps.tasks import Task
 from sps.tasks.choice import Choice
 from sps.tasks.countdown import Countdown
-from sps.tasks.gym import Gym
-from sps.tasks.math import Mathematics
+from sps.tasks.gym.task import Gym
+from sps.tasks.math.task import Mathematics
 from sps.tasks.prompts import BOXED, LETTER
-from sps.track import Listener, Track, read_records
 from sps.types import Problem, Request, Sampling
 from sps.verify import InlineVerifier, Verifier
 from sps.verify.pool import VerifierPool
@@ -130,12 +131,12 @@ def make_verifier(recipe: Recipe, task: Task) -> Verifier:
     if isinstance(t, MathTask):
         options = {"cut": t.cut}
         return VerifierPool(
-            "sps.tasks.math:make_judge", options, workers=t.workers, time_limit=t.time_limit
+            "sps.tasks.math.task:make_judge", options, workers=t.workers, time_limit=t.time_limit
         )
     if isinstance(t, GymTask):
         pool = {"workers": t.workers, "time_limit": t.time_limit, "fresh": t.name in t.unsafe}
         options = {"task": t.name, "settings": t.settings, "cut": t.cut, "unsafe": pool["fresh"]}
-        return VerifierPool("sps.tasks.gym:make_judge", options, **pool)
+        return VerifierPool("sps.tasks.gym.task:make_judge", options, **pool)
     return InlineVerifier(task.judge)
 
 
@@ -183,7 +184,7 @@ def make_engine(
     on_gpu = policy.model.device.type == "cuda"
     rounded = getattr(policy.model, "compute_dtype", None) == torch.bfloat16
     if on_gpu and rounded and fused.supports_kernels(policy.model):
-        from sps.rollout.cuda import CudaEngine
+        from sps.rollout.cuda.engine import CudaEngine
 
         return CudaEngine(*arguments)
     return NativeEngine(*arguments)

@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 from sps import __version__
-from sps.disk import disk_failure
 from sps.errors import RunFailed, Stopped, UserError
+from sps.run.disk import disk_failure
 
 app = typer.Typer(
     help="Train reasoning models with RL without losing exploration.",
@@ -69,7 +69,7 @@ def demo(
     again: Annotated[bool, typer.Option(help="Throw away an earlier demo in the folder.")] = False,
 ) -> None:
     """GRPO against SPS on Countdown with the embedded policy: no GPU, no downloads."""
-    from sps.commands import run_demo
+    from sps.commands.actions import run_demo
 
     run_demo(out, seeds=seeds, quick=quick, again=again)
 
@@ -87,7 +87,7 @@ def train(
     overrides: Set = None,
 ) -> None:
     """Train one run: RL phases, and IRL phases between them if the recipe has any."""
-    from sps.commands import run_train
+    from sps.commands.actions import run_train
 
     run_train(recipe, out, resume, overrides or [], stop_after)
 
@@ -110,7 +110,7 @@ def compare(
     overrides: Set = None,
 ) -> None:
     """Several methods with the same budget and seeds, paired by question."""
-    from sps.commands import run_compare
+    from sps.commands.actions import run_compare
 
     run_compare(recipes, seeds, out, early, hot, workers, overrides or [], sweep)
 
@@ -161,7 +161,7 @@ def evaluate(
     ] = None,
 ) -> None:
     """Pass@k and Avg@n with intervals; goes on where it was stopped."""
-    from sps.commands import run_eval
+    from sps.commands.actions import run_eval
 
     run_eval(
         {
@@ -186,7 +186,7 @@ def report(
     pdf: Annotated[bool, typer.Option("--pdf", help="Also write every plot as PDF.")] = False,
 ) -> None:
     """One self-contained HTML file of runs or comparisons."""
-    from sps.report.command import report_command
+    from sps.commands.report import report_command
 
     typer.echo(report_command(folders, out, png, svg, pdf))
 
@@ -203,7 +203,7 @@ def diagnose(
     ] = False,
 ) -> None:
     """Every analysis of the paper on a run: squeeze, buckets, questions gained and lost, cost."""
-    from sps.report.command import diagnose_command
+    from sps.commands.report import diagnose_command
 
     typer.echo(diagnose_command(run, out, large, embeddings))
 
@@ -217,7 +217,7 @@ def watch(
     browser: Annotated[bool, typer.Option("--browser", help="Open it there, too.")] = False,
 ) -> None:
     """Serve the report of a run while it goes on."""
-    from sps.report.command import watch_command
+    from sps.commands.report import watch_command
 
     watch_command(run, port, browser)
 
@@ -254,7 +254,7 @@ def doctor(
     overrides: Set = None,
 ) -> None:
     """What is installed, what a recipe needs (memory, time), what would fail; 2: does not fit."""
-    from sps.commands import run_doctor
+    from sps.commands.actions import run_doctor
 
     run_doctor(recipe, overrides or [], gpus, gpu_memory, sharding, engine, table)
 

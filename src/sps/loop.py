@@ -8,18 +8,18 @@ while not converged:
 
 from __future__ import annotations
 
-from sps.card import rewrite_card
 from sps.errors import Stopped
 from sps.evaluate.scores import Scores
-from sps.lock import release
+from sps.lifecycle.card import rewrite_card
+from sps.lifecycle.measure import Run, measure, use_checkpoint, validate
+from sps.lifecycle.settle import after_step, explain, note, select, stop_here
 from sps.phases import Parts
 from sps.phases.irl import irl_every, irl_phase, own_lr, phase_start
 from sps.phases.rl import rl_phase
 from sps.phases.schedule import Phase, schedule
 from sps.phases.warnings import check_gap, cut_off_warning, gap_warning, memory_warning
 from sps.policy.meter import Meter, stood_still, went_too_far
-from sps.run import Run, measure, use_checkpoint, validate
-from sps.settle import after_step, explain, note, select, stop_here
+from sps.run.lock import release
 from sps.types import Metrics
 
 

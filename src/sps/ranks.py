@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from sps.disk import disk_failure
 from sps.errors import RunFailed, UserError
+from sps.run.disk import disk_failure
 
 T = TypeVar("T")
 _PATIENCE = timedelta(hours=4)  # one rank's long answers may keep the others waiting

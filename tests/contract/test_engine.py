@@ -23,8 +23,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from sps.rollout import attention
-from sps.rollout.native import NativeEngine
+from sps.rollout.native.engine import NativeEngine, attention
 from sps.types import Request, Sampling
 
 ENGINES = {"native": NativeEngine}

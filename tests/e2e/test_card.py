@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 from sps.build import open_run
-from sps.card import card, front_matter, is_hub_id, plain, recipe_differences
-from sps.config import parse_recipe
+from sps.config.recipe import parse_recipe
 from sps.evaluate.scores import read_scores
+from sps.lifecycle.card import card, front_matter, is_hub_id, plain, recipe_differences
 from sps.loop import train
 from sps.policy.resolve import resolve_model
-from sps.track import read_records
+from sps.run.track import read_records
 
 HOSTILE = "x](http:a) `b` | <script>alert(1)<script> --- # head ```` $1$ &amp; ünï"
 
@@ -204,7 +204,7 @@ def test_transformers_loads_a_checkpoint_and_samples_as_it_was_evaluated(finishe
 
 def test_greedy_evaluation_is_a_greedy_generation_config(finished):
     _, parts, _ = finished
-    from sps.card import generation
+    from sps.lifecycle.card import generation
 
     config = json.loads(generation(parts.policy, recipe_of(evaluation={"temperature": 0})))
     assert config["do_sample"] is False

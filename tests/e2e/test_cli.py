@@ -16,8 +16,8 @@ import yaml
 
 from sps import __version__
 from sps.cli import app, main
-from sps.compare import Job, run_job
-from sps.config import load_recipe
+from sps.commands.compare import Job, run_job
+from sps.config.recipe import load_recipe
 
 ROOT = Path(__file__).parents[2]
 SMALL = [
@@ -198,7 +198,9 @@ def test_compare_writes_results_in_the_promised_form(tmp_path, capsys):
 
 def test_the_quick_demo_has_a_folder_of_its_own(monkeypatch):
     went = []
-    monkeypatch.setattr("sps.commands.run_compare", lambda paths, seeds, out, *_: went.append(out))
+    monkeypatch.setattr(
+        "sps.commands.actions.run_compare", lambda paths, seeds, out, *_: went.append(out)
+    )
     for arguments in ([], ["--quick"], ["--quick", "--out", "there"]):
         assert sps("demo", *arguments) == 0
     assert went == [Path("runs/demo"), Path("runs/demo-quick"), Path("there")]
@@ -270,7 +272,7 @@ def test_every_option_that_the_documentation_names_is_an_option_of_sps_eval():
 
 
 def test_the_quick_demo_promises_a_smoke_test_alone(monkeypatch, capsys):
-    monkeypatch.setattr("sps.commands.run_compare", lambda *_: None)
+    monkeypatch.setattr("sps.commands.actions.run_compare", lambda *_: None)
     assert sps("demo", "--quick", "--out", "there") == 0
     quick = capsys.readouterr().out
     assert "A smoke test: 30 steps, 60 test problems, one seed." in quick
@@ -382,8 +384,9 @@ def test_ctrl_c_says_how_to_go_on_and_is_no_success(tmp_path):
 
 
 def test_making_an_embedded_policy_is_said_also_where_there_is_no_terminal(capsys, monkeypatch):
-    from sps import build, commands
-    from sps.config import Recipe
+    from sps import build
+    from sps.commands import actions as commands
+    from sps.config.recipe import Recipe
 
     monkeypatch.setattr(build, "ensure_base", lambda recipe, progress: progress(1, 3000, 2.0))
     commands._base({"run": Recipe()})

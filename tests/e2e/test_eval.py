@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from sps.policy.checkpoint import save_checkpoint
+from sps.policy.embedded import SHIPPED
 from sps.policy.load import load_policy
-from sps.policy.tiny import SHIPPED
 
 # The store writes ten times a second, so that a kill finds something stored and something not.
 DRIVER = """

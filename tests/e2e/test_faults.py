@@ -20,13 +20,13 @@ from test_cli import SMALL, SPS, sps
 from test_train import Killed, kill_at, learnt, recipe_of, run, same_weights, stored, told, weights
 
 from sps.build import open_run
-from sps.config import dump_recipe
+from sps.config.recipe import dump_recipe
 from sps.errors import RunFailed, Stopped, UserError
 from sps.loop import train
 from sps.phases import irl, rl
 from sps.policy.checkpoint import latest_checkpoint
-from sps.policy.tiny import SHIPPED
-from sps.rollout.native import NativeEngine
+from sps.policy.embedded import SHIPPED
+from sps.rollout.native.engine import NativeEngine
 from sps.store.evals import EvalStore
 
 NAN = float("nan")
@@ -53,7 +53,7 @@ def warnings(folder):
 HOLDER = """
 import os, sys, time
 from pathlib import Path
-from sps.lock import hold
+from sps.run.lock import hold
 hold(Path(sys.argv[1]), "sps train")
 child = os.fork()
 if child == 0:
@@ -625,7 +625,7 @@ def test_a_run_stops_after_the_time_it_was_given(tmp_path, capsys):
 
 WAITING = """
 import time
-from sps import stop
+from sps.run import stop
 stop._ONE = 0.0
 this = stop.Stop()
 with this.listening():

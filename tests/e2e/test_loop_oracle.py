@@ -13,9 +13,9 @@ from made_parts import Watched, judge, open_parts, recipe_of, save_model
 from safetensors.torch import load_file
 
 from sps.build import open_run
+from sps.lifecycle.measure import checkpoint_path, measure
 from sps.loop import train
-from sps.run import checkpoint_path, measure
-from sps.track import read_records
+from sps.run.track import read_records
 from sps.types import Sampling
 from sps.verify import InlineVerifier
 

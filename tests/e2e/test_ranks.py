@@ -19,11 +19,11 @@ import yaml
 from safetensors.torch import load_file
 
 from sps.build import open_run
-from sps.config import load_recipe
+from sps.config.recipe import load_recipe
 from sps.loop import train
-from sps.policy.tiny import SHIPPED
+from sps.policy.embedded import SHIPPED
+from sps.run.track import read_records
 from sps.store.rollouts import RolloutStore
-from sps.track import read_records
 
 ROOT = Path(__file__).parents[2]
 # Seven problems for two ranks: shares are uneven, and so are their micro-batches.

@@ -11,9 +11,9 @@ import pytest
 from test_ranks import SETTINGS, kept, weights, write_recipe
 
 from sps.build import open_run
-from sps.config import load_recipe
+from sps.config.recipe import load_recipe
 from sps.loop import train
-from sps.track import read_records
+from sps.run.track import read_records
 
 # On rank 1 alone the loss of the first update is NaN, or it sends itself SIGTERM then.
 FAULTY = """

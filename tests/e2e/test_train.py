@@ -15,21 +15,21 @@ import torch
 
 from sps.algo.irl import reach
 from sps.build import open_run
-from sps.compare import Job, run_job, saved_steps
-from sps.config import load_recipe, parse_recipe
+from sps.commands.compare import Job, run_job, saved_steps
+from sps.config.recipe import load_recipe, parse_recipe
 from sps.errors import RunFailed, UserError
 from sps.evaluate.scores import count_scores
+from sps.lifecycle.measure import checkpoint_path, measure
 from sps.loop import train
 from sps.phases import irl, rl
 from sps.phases.schedule import Phase
 from sps.policy.checkpoint import latest_checkpoint, saved_checkpoints
 from sps.policy.load import load_policy
-from sps.rollout.again import draw_all
-from sps.rollout.native import NativeEngine
-from sps.run import checkpoint_path, measure
+from sps.rollout.cuda.retry import draw_all
+from sps.rollout.native.engine import NativeEngine
+from sps.run.track import read_records
 from sps.store.evals import EvalStore
 from sps.store.rollouts import RolloutStore
-from sps.track import read_records
 from sps.types import Verdict
 from sps.verify.pool import VerifierPool
 
@@ -832,7 +832,7 @@ def test_the_best_of_the_saved_checkpoints_is_spared_and_selected(tmp_path, monk
         ]
         return count_scores(["q"], 4, rows, None)
 
-    monkeypatch.setattr("sps.run.measure", faked)
+    monkeypatch.setattr("sps.lifecycle.measure.measure", faked)
     recipe = recipe_of(
         evaluation={"select": "honest", "every": 1, "n": 4},
         checkpoint={"every": 2, "keep": 1},

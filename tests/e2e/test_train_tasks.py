@@ -5,11 +5,11 @@ import json
 import pytest
 
 from sps.build import make_task, open_run
-from sps.config import parse_recipe
+from sps.config.recipe import parse_recipe
 from sps.errors import UserError
 from sps.loop import train
-from sps.policy.tiny import SHIPPED
-from sps.track import read_records
+from sps.policy.embedded import SHIPPED
+from sps.run.track import read_records
 
 BASE = next(path.parent for path in sorted(SHIPPED.glob("*/config.json")))
 SMALL = {

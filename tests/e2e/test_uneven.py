@@ -29,7 +29,7 @@ def test_idle_passes_change_nothing(tmp_path, monkeypatch):
         parts, run = open_run(recipe, tmp_path / name)
         if own:
             parts.ranks = own
-            monkeypatch.setattr("sps.settle.save_checkpoint", lambda *_: None)
+            monkeypatch.setattr("sps.lifecycle.settle.save_checkpoint", lambda *_: None)
         train(parts, run)
         weights.append([p.detach().clone() for p in parts.policy.model.parameters()])
     assert ranks.idle > 10

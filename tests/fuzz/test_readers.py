@@ -25,16 +25,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_runs import make_run
 
-from sps.config import Recipe, load_recipe, parse_recipe
+from sps.config.recipe import Recipe, load_recipe, parse_recipe
 from sps.data.duplicates import drop_duplicates
 from sps.data.load import READERS, load_problems
 from sps.diagnose.run import diagnose
 from sps.errors import UserError
 from sps.evaluate.scores import load_scores
+from sps.run.track import read_records
 from sps.store.evals import EvalStore
 from sps.store.rollouts import SCHEMA, RolloutStore
-from sps.tasks import answers, choice, countdown, notation, numbers, units
-from sps.track import read_records
+from sps.tasks import answers, choice, countdown
+from sps.tasks.math import notation, numbers, units
 from sps.types import KINDS, Problem, Rollout, Verdict
 
 LONG = "SPS_FUZZ" in os.environ

@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
 ]
 if torch.cuda.is_available():
-    from sps.rollout.cuda import CudaEngine
+    from sps.rollout.cuda.engine import CudaEngine
 
 SHAPE = {
     "vocab_size": 1000, "hidden_size": 192, "num_hidden_layers": 3, "num_attention_heads": 6,
@@ -117,8 +117,8 @@ def test_first_tokens_follow_the_distribution():
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
 @pytest.mark.parametrize("size", [300, 49152, 151936])
 def test_a_token_is_drawn_as_on_a_cpu(temperature, size):
-    from sps.rollout import kernels
-    from sps.rollout.sampling import draw, uniform_at
+    from sps.rollout.cuda import kernels
+    from sps.rollout.native.sampling import draw, uniform_at
 
     torch.manual_seed(0)
     logits = (torch.randn(256, size, device="cuda") * 3).bfloat16()

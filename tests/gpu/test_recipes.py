@@ -16,10 +16,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from sps.build import open_run
-from sps.config import load_recipe
+from sps.config.recipe import load_recipe
 from sps.loop import train
 from sps.policy.layers import _Recomputed
-from sps.track import read_records
+from sps.run.track import read_records
 
 pytestmark = [
     pytest.mark.gpu,

@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 
-from sps.track import read_records
+from sps.run.track import read_records
 
 pytestmark = [
     pytest.mark.gpu,

@@ -7,10 +7,10 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from sps.config import Vllm
+from sps.config.recipe import Vllm
+from sps.policy.embedded import make_tokenizer
 from sps.policy.load import Policy
 from sps.policy.logprobs import micro_batches, token_logprobs
-from sps.policy.tiny import make_tokenizer
 from sps.rollout.vllm import VllmEngine
 from sps.tasks.countdown import Countdown
 from sps.types import Request, Sampling
@@ -70,7 +70,7 @@ def shake(model):
 
 
 def check(sleep):
-    from sps.rollout.cuda import CudaEngine  # needs triton, which CPUs may lack
+    from sps.rollout.cuda.engine import CudaEngine  # needs triton, which CPUs may lack
 
     policy = make_policy()
     requests = make_requests(policy)

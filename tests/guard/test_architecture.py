@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sps.config import dump_recipe, load_recipe, parse_recipe
+from sps.config.recipe import dump_recipe, load_recipe, parse_recipe
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src" / "sps").rglob("*.py"))
@@ -67,7 +67,7 @@ def test_every_recipe_is_in_the_wheel():
     }
 
 
-@pytest.mark.parametrize("module", ["sps.config", "sps.compare", "sps.cli"])
+@pytest.mark.parametrize("module", ["sps.config.recipe", "sps.commands.compare", "sps.cli"])
 def test_light_modules_do_not_load_torch(module):
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -8,11 +8,11 @@ from queue import Queue
 import pytest
 import torch
 
-from sps.compare import Extra, Job, _gpus, _take_card, plan, run_extra, run_job, summarise
-from sps.config import dump_recipe, parse_recipe
+from sps.commands.compare import Extra, Job, _gpus, _take_card, plan, run_extra, run_job, summarise
+from sps.commands.methods import by_name, make_extras
+from sps.config.recipe import dump_recipe, parse_recipe
 from sps.errors import UserError
 from sps.evaluate.scores import count_scores
-from sps.methods import by_name, make_extras
 
 
 def job(**model):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pydantic
 import pytest
 
-from sps.config import Recipe, dump_recipe, load_recipe, parse_recipe
+from sps.config.recipe import Recipe, dump_recipe, load_recipe, parse_recipe
 from sps.errors import UserError
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").rglob("*.yaml"))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sps.config import parse_recipe
-from sps.config_tasks import ChoiceTask, CountdownTask, GymTask, MathTask
+from sps.config.recipe import parse_recipe
+from sps.config.tasks import ChoiceTask, CountdownTask, GymTask, MathTask
 from sps.errors import UserError
 
 

@@ -7,12 +7,20 @@ from typing import Any
 import pytest
 import torch
 
-from sps import doctor
 from sps.build import ensure_base
-from sps.config import Rollouts, load_recipe, parse_recipe
-from sps.doctor import Machine, examine, missing, refuse_too_large, shape_of, table, verdict
+from sps.commands import doctor
+from sps.commands.doctor import (
+    Machine,
+    examine,
+    missing,
+    refuse_too_large,
+    shape_of,
+    table,
+    verdict,
+)
+from sps.commands.estimate import GIB, Shape, needs
+from sps.config.recipe import Rollouts, load_recipe, parse_recipe
 from sps.errors import UserError
-from sps.estimate import GIB, Shape, needs
 
 ROOT = Path(__file__).parents[2]
 PAPER = sorted((ROOT / "recipes" / "paper").glob("*_*.yaml"))

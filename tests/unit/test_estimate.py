@@ -6,8 +6,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from sps.config import load_recipe, parse_recipe
-from sps.estimate import (
+from sps.commands.estimate import (
     GIB,
     SHAPES,
     Plan,
@@ -19,6 +18,7 @@ from sps.estimate import (
     plan_of,
     remedies,
 )
+from sps.config.recipe import load_recipe, parse_recipe
 
 ROOT = Path(__file__).parents[2]
 SMOLLM2 = Shape(*SHAPES["HuggingFaceTB/SmolLM2-135M-Instruct"])

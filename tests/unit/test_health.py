@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sps.health import Health
+from sps.run.health import Health
 
 FINE = {"phase": 1, "reward": 0.5, "loss": 0.1, "grad_norm": 1.0, "logprob": -0.5, "used": 1.0}
 NAN = float("nan")

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from sps.config import load_recipe
+from sps.config.recipe import load_recipe
 from sps.errors import UserError
-from sps.reading import read_json, read_text
+from sps.run.reading import read_json, read_text
 
 LEVELS = list(zip("abcdefgh", "bcdefghi", strict=True))
 BOMB = "a: &a [1]\n" + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]\n" for a, b in LEVELS)

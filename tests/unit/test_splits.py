@@ -6,14 +6,14 @@ import random
 import pytest
 
 from sps.build import open_run
-from sps.config import parse_recipe
-from sps.config_tasks import MathTask
+from sps.config.recipe import parse_recipe
+from sps.config.tasks import MathTask
 from sps.data.load import load_problems
+from sps.data.splits import check_overlap, make_splits
 from sps.data.subset import hold_out
 from sps.errors import UserError
-from sps.policy.tiny import SHIPPED
-from sps.splits import check_overlap, make_splits
-from sps.track import read_records
+from sps.policy.embedded import SHIPPED
+from sps.run.track import read_records
 
 BASE = next(path.parent for path in sorted(SHIPPED.glob("*/config.json")))
 LONG = "A farmer has {} cows and wants to know how many legs they have between them in {}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from sps.track import Track, read_records
+from sps.run.track import Track, read_records
 
 
 def test_records_are_written_in_order_and_handed_to_listeners(tmp_path):

@@ -18,12 +18,12 @@ import torch
 pytest.importorskip("vllm", reason="vLLM is not installed; run `make test-vllm`")
 
 from sps.build import make_policy, make_task
-from sps.config import Vllm, dump_recipe, parse_recipe
+from sps.config.recipe import Vllm, dump_recipe, parse_recipe
 from sps.errors import UserError
 from sps.policy.logprobs import micro_batches, token_logprobs
-from sps.rollout.native import NativeEngine
+from sps.rollout.native.engine import NativeEngine
 from sps.rollout.vllm import VllmEngine
-from sps.track import read_records
+from sps.run.track import read_records
 from sps.types import Request, Sampling
 
 pytestmark = [

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sps.errors import UserError
-from sps.reading import MIB, is_text
+from sps.run.reading import MIB, is_text
 from sps.types import Problem
 
 Row = dict[str, Any]

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from sps.algo.logits import finished
 from sps.algo.squeeze import entropy
-from sps.config import load_recipe
+from sps.config.recipe import load_recipe
 from sps.diagnose.read import RunFolder
 from sps.errors import UserError
-from sps.policy import tiny
+from sps.policy import embedded as tiny
 from sps.policy.checkpoint import load_trainer
 from sps.policy.load import best_threads, load_policy
 from sps.policy.logprobs import Rows, micro_batches

@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sps.reading import parse_yaml, read_json, read_text
+from sps.run.reading import parse_yaml, read_json, read_text
+from sps.run.track import read_records
 from sps.store.evals import SCHEMA as SAMPLES
 from sps.store.evals import parts
 from sps.store.rollouts import SCHEMA, listing, strays
-from sps.track import read_records
 
 _BATCH = 4096
 _MEANS = ("mean_length", "mean_logprob", "greedy_logprob")  # of a summary

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sps.errors import UserError
-from sps.reading import read_json
+from sps.run.reading import read_json
 
 # More samples, more benchmarks and other gold answers go with what is there.
 _FREE = {"n", "questions", "cut"}

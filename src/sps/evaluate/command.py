@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from sps.config_tasks import Cut
+from sps.config.tasks import Cut
 from sps.data.benchmarks import find_benchmark, load_benchmark
 from sps.errors import RunFailed, UserError
 from sps.evaluate.claim import claim, held, keep
@@ -22,11 +22,11 @@ from sps.evaluate.evaluate import PolicyTexts, collect, missing, regrade
 from sps.evaluate.progress import make_progress
 from sps.evaluate.scores import Scores, count_scores
 from sps.evaluate.tables import markdown, write_results
-from sps.lock import hold, release
 from sps.policy.resolve import resolve_model
 from sps.ranks import ALONE, Ranks
 from sps.rollout import RolloutEngine
 from sps.rollout.texts import TextEngine
+from sps.run.lock import hold, release
 from sps.store.evals import EvalStore
 from sps.tasks import Task
 from sps.tasks.choice import Choice, labelled
@@ -213,24 +213,24 @@ def make_part(name: str, settings: EvalSettings, machinery: Machinery) -> Part:
             problems = labelled(problems, f"--data-dir: benchmark {name}")
         chosen = Choice({"test": problems}, template, settings.instruction or LETTER, cut)
         return Part(name, chosen, problems, lambda: InlineVerifier(chosen.judge))
-    from sps.tasks.math import Mathematics  # sympy; not for multiple choice
+    from sps.tasks.math.task import Mathematics  # sympy; not for multiple choice
 
     task = Mathematics({"test": problems}, template, settings.instruction or BOXED, cut)
-    judge = "sps.tasks.math:make_judge"
+    judge = "sps.tasks.math.task:make_judge"
     return Part(name, task, problems, lambda: VerifierPool(judge, {"cut": cut}, **pool))
 
 
 def _gym_part(
     name: str, settings: EvalSettings, machinery: Machinery, pool: dict[str, Any]
 ) -> Part:
-    from sps.tasks.gym import Gym
+    from sps.tasks.gym.task import Gym
 
     task_name, size = name.removeprefix("gym:"), settings.limit or 100
     shape = {"template": settings.template, "cut": machinery.cut}
     task = Gym(task_name, {"test": size}, 1, **shape, unsafe=machinery.unsafe.split(","))
     options = {"task": task_name, "settings": {}, "cut": machinery.cut, "unsafe": task.unsafe}
     pool |= {"fresh": task.unsafe}
-    judge = "sps.tasks.gym:make_judge"
+    judge = "sps.tasks.gym.task:make_judge"
     return Part(name, task, task.problems("test"), lambda: VerifierPool(judge, options, **pool))
 
 
@@ -303,7 +303,7 @@ def make_texts(settings: EvalSettings, machinery: Machinery) -> TextEngine:
     import torch
 
     from sps.policy.load import best_threads, load_policy, pick_device
-    from sps.rollout.native import NativeEngine
+    from sps.rollout.native.engine import NativeEngine
 
     device = pick_device(machinery.device)
     trust = machinery.trust_remote_code

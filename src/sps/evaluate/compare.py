@@ -9,7 +9,7 @@ from sps.algo.passk import paired
 from sps.errors import UserError
 from sps.evaluate.scores import Scores, read_scores
 from sps.evaluate.tables import shown_ks
-from sps.reading import read_json
+from sps.run.reading import read_json
 
 
 def read_results(path: str | Path) -> tuple[str, dict[str, Scores]]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from sps.algo.passk import Interval, mean_interval, pass_at_k
 from sps.errors import UserError
-from sps.reading import read_json
+from sps.run.reading import read_json
 
 MOST = 10**6  # samples a question
 

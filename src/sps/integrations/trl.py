@@ -31,15 +31,15 @@ import torch
 from accelerate.state import AcceleratorState
 from transformers import ProcessorMixin, TrainerCallback
 
-from sps.config import IRL, parse_recipe
-from sps.config import Meter as MeterSettings
+from sps.config.recipe import IRL, parse_recipe
+from sps.config.recipe import Meter as MeterSettings
 from sps.errors import UserError
 from sps.phases import irl
 from sps.policy.load import Policy
 from sps.policy.meter import Meter, Probe, stood_still
 from sps.policy.update import Budget
 from sps.ranks import ALONE, Ranks, Together
-from sps.track import Track, read_records
+from sps.run.track import Track, read_records
 from sps.types import Metrics
 
 if importlib.util.find_spec("trl") is None:

@@ -7,16 +7,16 @@ from typing import Any
 
 import torch
 
-from sps.config import Recipe
+from sps.config.recipe import Recipe
 from sps.data.sampler import Sampler
 from sps.policy.load import Policy
 from sps.policy.logprobs import Scorer
 from sps.policy.meter import Probe
-from sps.policy.shard import optimizer_state
+from sps.policy.sharding import optimizer_state
 from sps.policy.update import Budget
 from sps.ranks import ALONE, Ranks
 from sps.rollout import RolloutEngine
-from sps.stop import Stop
+from sps.run.stop import Stop
 from sps.store.rollouts import RolloutStore
 from sps.tasks import Task
 from sps.types import Problem

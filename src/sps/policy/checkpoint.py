@@ -16,11 +16,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, logging
 
-from sps.disk import digests, sync, sync_tree, unwritten, write_whole
 from sps.errors import RunFailed, UserError
 from sps.policy.load import Policy
-from sps.policy.shard import put_weights, whole_weights
+from sps.policy.sharding import put_weights, whole_weights
 from sps.ranks import ALONE, Ranks
+from sps.run.disk import digests, sync, sync_tree, unwritten, write_whole
 
 _SUMS = "checksums.json"  # of all files but the card, which is written again at the end of a run
 _CARD = "README.md"

@@ -13,12 +13,12 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, logging
 
 from sps.algo.logits import finished
-from sps.config import Lora
+from sps.config.recipe import Lora
 from sps.errors import UserError
+from sps.policy.cpu_attention import use_short
 from sps.policy.files import base_of, check_files, check_loaded, in_one_line
 from sps.policy.layers import compile_layers, recompute_layers
 from sps.policy.logprobs import Scorer
-from sps.policy.short import use_short
 
 _SMALL = 64 * 2**20  # bytes of weights
 

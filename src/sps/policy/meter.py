@@ -11,7 +11,7 @@ import torch
 
 from sps.algo.squeeze import moved_kl
 from sps.policy.logprobs import Rows, Scorer, greedy_probs, micro_batches, token_logprobs
-from sps.policy.shard import local, sum_of_shards
+from sps.policy.sharding import local, sum_of_shards
 from sps.types import Metrics
 
 

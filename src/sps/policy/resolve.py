@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sps.errors import UserError
-from sps.track import read_records
+from sps.run.track import read_records
 
 
 def resolve_model(model: str) -> str:

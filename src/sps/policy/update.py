@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from sps.errors import RunFailed
-from sps.policy import zero
+from sps.policy import deepspeed as zero
 from sps.policy.logprobs import Rows, Scorer, token_logprobs
-from sps.policy.shard import stepped
+from sps.policy.sharding import stepped
 from sps.ranks import ALONE, Ranks, whole
 
 # rows, their log-probabilities and entropies -> this part's share of the loss, and sums to add up

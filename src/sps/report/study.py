@@ -14,7 +14,7 @@ from sps.diagnose.ablation import sampling_sizes
 from sps.diagnose.questions import pass_curve
 from sps.diagnose.read import Evaluation, RunFolder, read_run
 from sps.errors import UserError
-from sps.reading import read_json
+from sps.run.reading import read_json
 
 Counts = tuple[dict[str, int], int]  # correct samples of each question, out of n
 

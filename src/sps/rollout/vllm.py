@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from sps.config import Vllm
+from sps.config.recipe import Vllm
 from sps.errors import RunFailed, UserError
-from sps.rollout.fused import head_width
+from sps.rollout.native.layers import head_width
 from sps.types import Completion, Request, Sampling
 
 _WAIT = 120.0  # seconds for a server to come up

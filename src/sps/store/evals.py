@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sps.disk import naming
 from sps.errors import UserError
 from sps.ranks import ALONE, Ranks
+from sps.run.disk import naming
 
 SCHEMA = pa.schema(
     [

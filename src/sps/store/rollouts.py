@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sps.disk import naming
 from sps.errors import UserError
+from sps.run.disk import naming
 from sps.types import Rollout
 
 SCHEMA = pa.schema(

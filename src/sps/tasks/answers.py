@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from sps.tasks.units import NAMES as UNIT_NAMES
+from sps.tasks.math.units import NAMES as UNIT_NAMES
 
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*(?=\{)|\\boxed\s+(?=\S)")
 # What is joined to a box in its formula: a sign before it, a factor or a power after it.

@@ -20,10 +20,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, BinaryIO
 
-from sps.limit import TimeIsUp, time_limit
 from sps.types import Problem, Verdict
 from sps.verify import sandbox, wire
 from sps.verify.apart import judge_apart
+from sps.verify.limit import TimeIsUp, time_limit
 
 Judge = Callable[[Problem, str, bool], Verdict]
 # Of its memory; with more in use, a worker that judges on may fail at answers that need little.

@@ -15,8 +15,8 @@ from sps.diagnose.read import read_run
 from sps.diagnose.run import diagnose
 from sps.diagnose.squeeze import collision, likelihood_quantiles
 from sps.policy.checkpoint import save_checkpoint
+from sps.run.track import Track
 from sps.store.rollouts import RolloutStore
-from sps.track import Track
 from sps.types import Rollout, Verdict
 
 

@@ -14,7 +14,7 @@ from sps.evaluate.scores import count_scores
 from sps.evaluate.tables import buckets, latex, markdown, question_table, results, shown_ks
 from sps.rollout.texts import Written
 from sps.store.evals import EvalStore
-from sps.tasks.math import Mathematics
+from sps.tasks.math.task import Mathematics
 from sps.types import Problem, Sampling
 from sps.verify import InlineVerifier
 

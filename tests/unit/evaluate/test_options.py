@@ -127,7 +127,7 @@ def test_a_gym_task_has_a_hundred_problems_or_as_many_as_asked(monkeypatch):
     few = make_part(name, EvalSettings("m", limit=2), Machinery())
     assert [p.question for p in few.problems] == [p.question for p in part.problems[:2]]
     (judge, options), pool = part.verifier()
-    assert judge == "sps.tasks.gym:make_judge"
+    assert judge == "sps.tasks.gym.task:make_judge"
     want = {"task": "basic_arithmetic", "settings": {}, "cut": "judge", "unsafe": False}
     assert options == want
     assert pool == {"workers": 3, "time_limit": 6.0, "fresh": False}

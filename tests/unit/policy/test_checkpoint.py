@@ -14,7 +14,7 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from sps.config import Lora
+from sps.config.recipe import Lora
 from sps.errors import UserError
 from sps.policy.checkpoint import (
     damage,
@@ -24,8 +24,8 @@ from sps.policy.checkpoint import (
     save_checkpoint,
     sound_checkpoint,
 )
+from sps.policy.embedded import make_tokenizer
 from sps.policy.load import Policy, check_logits, load_policy, prepare_training
-from sps.policy.tiny import make_tokenizer
 from sps.tasks.countdown import Countdown
 
 

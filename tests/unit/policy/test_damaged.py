@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from sps.cli import main
-from sps.config import Lora, load_recipe
-from sps.doctor import shape_of
+from sps.commands.doctor import shape_of
+from sps.config.recipe import Lora, load_recipe
 from sps.errors import UserError
 from sps.policy.checkpoint import save_checkpoint
 from sps.policy.load import load_policy, prepare_training

@@ -17,8 +17,8 @@ from transformers import (
 
 from sps.policy.load import prepare_training
 from sps.policy.logprobs import Scorer, micro_batches, token_logprobs
-from sps.rollout.attention import sampling_mode
-from sps.rollout.native import NativeEngine
+from sps.rollout.native.attention import sampling_mode
+from sps.rollout.native.engine import NativeEngine
 from sps.types import Request, Sampling
 
 SHAPE = {

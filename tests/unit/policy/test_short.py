@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import FalconConfig, FalconForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from sps.policy import short
+from sps.policy import cpu_attention as short
 
 
 class Module(torch.nn.Module):

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from sps.report.live import Progress, clock, passes
+from sps.progress.live import Progress, clock, passes
 
 TEXT = "the irl phase moved nothing " * 6
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from made_runs import make_run
 
+from sps.commands.report import diagnose_command, report_command
 from sps.errors import UserError
-from sps.report.command import diagnose_command, report_command
+from sps.progress.trackers import make_tracker, numbers
 from sps.report.export import export_figures, paper_figure
-from sps.report.trackers import make_tracker, numbers
 from sps.report.watch import folder_stamp, make_server
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from sps.rollout.native import _waves
-from sps.rollout.sampling import draw, row_keys, uniform_at, uniforms
+from sps.rollout.native.engine import _waves
+from sps.rollout.native.sampling import draw, row_keys, uniform_at, uniforms
 from sps.types import Request
 
 LOGITS = torch.tensor([[0.1, 0.4, 0.3, 0.2]]).log()

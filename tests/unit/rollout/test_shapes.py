@@ -3,7 +3,7 @@
 import pytest
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from sps.rollout import fused
+from sps.rollout.native import layers as fused
 
 
 def llama(width, **more):

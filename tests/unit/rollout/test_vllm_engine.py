@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sps.config import Vllm
+from sps.config.recipe import Vllm
 from sps.errors import RunFailed, UserError
 from sps.rollout import vllm
 from sps.rollout.vllm import VllmEngine, _weights_on_disk

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("reasoning_gym", reason="the extra sps[gym] is not installed")
 
 from sps.errors import UserError
-from sps.tasks.gym import Gym
+from sps.tasks.gym.task import Gym
 
 
 @pytest.fixture(scope="module")

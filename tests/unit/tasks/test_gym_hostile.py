@@ -13,11 +13,10 @@ pytest.importorskip("reasoning_gym", reason="the extra sps[gym] is not installed
 from reasoning_gym.factory import DATASETS
 
 from sps.build import make_task, make_verifier
-from sps.config import parse_recipe
+from sps.config.recipe import parse_recipe
 from sps.errors import UserError
-from sps.tasks import screen
-from sps.tasks.gym import Gym, make_judge
-from sps.tasks.gym_scan import evaluator
+from sps.tasks.gym.scan import evaluator
+from sps.tasks.gym.task import Gym, make_judge, screen
 from sps.verify.pool import VerifierPool
 
 # composite has no problems of its own; the other one's verifier takes any answer, and is refused.
@@ -177,7 +176,7 @@ def test_the_screen_lets_right_answers_through(task):
 
 
 ALL = """
-from sps.tasks.gym import make_judge as one
+from sps.tasks.gym.task import make_judge as one
 
 def make_judge(tasks, unsafe):
     judges = {task: one(task, {}, "zero", unsafe) for task in tasks}

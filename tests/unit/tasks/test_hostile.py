@@ -26,7 +26,10 @@ def own_tasks():
     return {
         "countdown": (InlineVerifier(countdown.judge), countdown.problems("train")[0]),
         "choice": (InlineVerifier(Choice({"test": [chosen]}).judge), chosen),
-        "math": (VerifierPool("sps.tasks.math:make_judge", workers=1), Problem("p", "?", "19")),
+        "math": (
+            VerifierPool("sps.tasks.math.task:make_judge", workers=1),
+            Problem("p", "?", "19"),
+        ),
     }
 
 

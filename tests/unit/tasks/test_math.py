@@ -5,7 +5,7 @@ import time
 import pytest
 from math_verify import parse, verify
 
-from sps.tasks.math import Mathematics, judge, read_gold
+from sps.tasks.math.task import Mathematics, judge, read_gold
 from sps.types import Problem
 
 
@@ -516,7 +516,7 @@ def test_of_a_gold_answer_in_prose_only_what_it_is_said_to_be_is_taken():
 @pytest.mark.parametrize("answer", ["61!!", "(9!)!"])
 def test_a_factorial_of_a_factorial_is_not_worked_out(answer, monkeypatch):
     monkeypatch.setattr(
-        "sps.tasks.equality.verify", lambda *args, **more: pytest.fail("worked out")
+        "sps.tasks.math.equality.verify", lambda *args, **more: pytest.fail("worked out")
     )
     assert judge("61", boxed(answer)).kind == "wrong"
 
@@ -590,7 +590,7 @@ def test_cut_off_is_truncated_unless_asked_to_judge_what_is_there():
 
 
 def test_judge_in_this_process_keeps_its_time_limit(monkeypatch):
-    monkeypatch.setattr("sps.tasks.equality.verify", lambda *args, **more: time.sleep(60))
+    monkeypatch.setattr("sps.tasks.math.equality.verify", lambda *args, **more: time.sleep(60))
     task = Mathematics({}, seconds=0.2)
     verdict = task.judge(Problem("p", "?", "x+y"), boxed("y+x"), True)
     assert (verdict.kind, verdict.detail) == ("timeout", "no verdict within 0.2 s")

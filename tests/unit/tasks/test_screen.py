@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sps.tasks import screen
+from sps.tasks.gym import screen
 
 PLAIN = [
     "42", "-3.5e-4", ".5", "0x1F", "-0b101", "1 + 2*(3 - 4)/5", "x**2/2 + C", "3*x*y - z1",

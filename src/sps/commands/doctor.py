@@ -1,0 +1,382 @@
+"""What is installed, what a recipe needs, and what would fail: before anything is downloaded."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sps.commands.estimate import (
+    GIB,
+    NODE,
+    SHAPES,
+    Needs,
+    Plan,
+    Shape,
+    evaluations,
+    floor,
+    impossible,
+    lighter,
+    needs,
+    plan_of,
+    remedies,
+)
+from sps.config.recipe import Recipe
+from sps.config.tasks import CountdownTask, check_embedded
+from sps.data.load import READERS
+from sps.errors import UserError
+
+H200 = 139.0  # GiB that torch finds on one: assumed where there is no GPU and none is stated
+EXTRAS = {
+    "gguf": "gguf", "datasets": "hub", "peft": "lora", "reasoning_gym": "gym", "kaleido": "plots",
+    "vllm": "vllm", "trackio": "track", "wandb": "track", "tensorboard": "track",
+    "trl": "trl", "deepspeed": "deepspeed",
+}  # fmt: skip
+_SIDES = {"replicated": [False], "fsdp2": [True], "auto": [False, True]}
+_VLLM = ("vLLM's weights", "cache of the rollouts", "vLLM's work")
+_PASS = ("gradients", "activations", "gathered layers", "output layer", "messages")
+_TABLE = ("Qwen/Qwen2.5-Math-1.5B", "Qwen/Qwen2.5-Math-7B", "Qwen/Qwen2.5-32B")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The GPUs that a recipe is held against."""
+
+    gpus: int
+    gib: float  # memory of each
+    known: bool  # False: assumed, since there is none here and none was stated
+
+
+def this_machine(gpus: int | None = None, gib: float | None = None) -> Machine:
+    """What is here, unless it is stated."""
+    import torch
+
+    here = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    found = torch.cuda.get_device_properties(0).total_memory / GIB if here else None
+    known = gib is not None or found is not None
+    return Machine(gpus or here or 1, gib or found or H200, known)
+
+
+def shape_of(path: str) -> Shape | None:
+    """From a folder's config.json, or of a known model; None for others: nothing is fetched."""
+    if path in SHAPES:
+        return Shape(*SHAPES[path])
+    if not (Path(path) / "config.json").exists():
+        return None
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+        heads = config.num_attention_heads
+        return Shape(
+            config.num_hidden_layers,
+            config.hidden_size,
+            heads,
+            getattr(config, "num_key_value_heads", None) or heads,
+            getattr(config, "head_dim", None) or config.hidden_size // heads,
+            config.intermediate_size,
+            config.vocab_size,
+            bool(config.tie_word_embeddings),
+        )
+    except Exception:  # damaged, or no Llama-like decoder: loading it will tell
+        return None
+
+
+def environment() -> list[str]:
+    """What this machine has, and which extras are missing."""
+    import torch
+
+    lines = [
+        f"Python {platform.python_version()}, torch {torch.__version__}, {os.cpu_count()} cores"
+    ]
+    if torch.cuda.is_available():
+        card = torch.cuda.get_device_properties(0)
+        count = torch.cuda.device_count()
+        lines.append(f"{count} GPU: {card.name}, {card.total_memory / GIB:.0f} GiB")
+        if importlib.util.find_spec("triton") is None:
+            lines.append(
+                "triton is missing: the CUDA engine needs it; it comes with torch on Linux"
+            )
+    else:
+        lines.append("no GPU: the embedded policy and small models run; others are slow")
+    lines.append(f"{shutil.disk_usage('.').free / GIB:.0f} GiB of disk free here")
+    absent = [name for name in EXTRAS if importlib.util.find_spec(name) is None]
+    if absent:
+        extras = ",".join(sorted({EXTRAS[name] for name in absent}))
+        lines.append(f"not installed: {', '.join(absent)}; for all: pip install 'sps[{extras}]'")
+    return lines
+
+
+def missing(recipe: Recipe, engine: str | None = None) -> list[str]:
+    """Packages that this recipe needs and that are not installed here."""
+    task, path = recipe.task, recipe.model.path or ""
+    data = getattr(task, "data", None)
+    from_hub = data is not None and not _is_file(data)
+    tests = bool(getattr(task, "benchmarks", ())) and getattr(task, "data_dir", None) is None
+    wanted = {
+        "vllm": (engine or recipe.rollout.engine) == "vllm",
+        "peft": recipe.model.lora is not None,
+        "gguf": recipe.model.gguf is not None or path.endswith(".gguf"),
+        "datasets": from_hub or tests,
+        "reasoning_gym": task.type == "gym",
+        str(recipe.track): recipe.track is not None,
+    }
+    names = [name for name, need in wanted.items() if need]
+    return [
+        f"this recipe needs {name}, which is not installed: pip install 'sps[{EXTRAS[name]}]'"
+        for name in names
+        if importlib.util.find_spec(name) is None
+    ]
+
+
+def examine(
+    recipe: Recipe,
+    machine: Machine,
+    sharding: str = "auto",
+    engine: str | None = None,
+    asked: str = "RECIPE",
+) -> list[str]:
+    """What the recipe needs on these GPUs, which ways fit, and which of them is advised.
+
+    `asked` is what the advised command has to give `sps train`.
+    """
+    lines = missing(recipe, engine)
+    if recipe.model.path is None:
+        own = isinstance(recipe.task, CountdownTask)
+        return [*lines, *(["the embedded policy: any machine will do"] if own else [])]
+    shape = shape_of(recipe.model.path)
+    if shape is None:
+        text = (
+            f"{recipe.model.path}: its shape is not known here; download it first for an estimate"
+        )
+        return [*lines, text, *_doubts(recipe), *_data(recipe)]
+    found = _ways(recipe, shape, machine, sharding, engine)
+    many = f"{machine.gpus} GPUs" if machine.gpus > 1 else "one GPU"
+    assumed = "" if machine.known else ", an H200: there is none here, and --gpu-memory is not set"
+    lines.append(
+        f"{recipe.model.path}: {shape.weights / 1e9:.2f} billion weights; on {many} of "
+        f"{machine.gib:.0f} GiB in bf16{assumed}"
+    )
+    for plan, need in found:
+        lines += _account(recipe, plan, need, machine)
+        lines += _vllm_memory(recipe, plan, shape, machine)
+    advice = _advice(recipe, machine, found, asked)
+    return [*lines, *advice, *_doubts(recipe), *_data(recipe)]
+
+
+def verdict(
+    recipe: Recipe, machine: Machine, sharding: str = "auto", engine: str | None = None
+) -> None:
+    """Raise where the run would be refused, or fits into none of the GPUs; say what would."""
+    if recipe.model.path is None:
+        check_embedded(recipe.task)
+        return
+    shape = shape_of(recipe.model.path)
+    if shape is None:
+        return
+    found = _ways(recipe, shape, machine, sharding, engine)
+    memory = machine.gib * GIB
+    if any(need.fits(memory) for _, need in found):
+        return
+    plan, need = min(found, key=lambda pair: pair[1].total)
+    fixes = " | ".join(remedies(recipe, shape, plan, memory)) or "larger GPUs"
+    assumed = "" if machine.known else " (assumed; state others with --gpus and --gpu-memory)"
+    raise UserError(
+        f"{recipe.model.path} does not fit into {machine.gpus} x {machine.gib:.0f} GiB{assumed}: "
+        f"it needs {need.total / GIB:.0f} GiB a GPU ({plan.name}). It would fit with: {fixes}"
+    )
+
+
+def refuse_too_large(recipe: Recipe, memory: float | None = None) -> None:
+    """Stop a run whose weights, gradients and optimizer alone exceed the GPU it would start on.
+
+    `memory` in bytes is this GPU's where it is not given; without a GPU nothing is refused.
+    """
+    if recipe.model.path is None or recipe.model.device == "cpu":
+        return
+    if memory is None:
+        import torch
+
+        if not torch.cuda.is_available():
+            return
+        memory = torch.cuda.get_device_properties(0).total_memory
+    shape = shape_of(recipe.model.path)
+    if shape is None:
+        return
+    divided = _on("ACCELERATE_USE_FSDP") or _on("ACCELERATE_USE_DEEPSPEED")
+    ways = int(os.environ.get("WORLD_SIZE", "1")) if divided else 1
+    least = floor(recipe, shape, ways)
+    if least > memory:
+        over = f"divided over {ways} GPUs " if ways > 1 else ""
+        adapters = "" if recipe.model.lora is not None else ", or train adapters (model.lora: {})"
+        raise UserError(
+            f"model.path: {recipe.model.path} cannot be trained here: weights, gradients and "
+            f"optimizer {over}take {least / GIB:.0f} GiB, the GPU has {memory / GIB:.0f}. Divide "
+            f"them over {'more' if ways > 1 else 'several'} GPUs with accelerate launch "
+            f"--config_file launch/fsdp2.yaml{adapters}; `sps doctor` with --gpus says how many"
+        )
+
+
+def table(recipe: Recipe) -> list[str]:
+    """The table of docs/scaling.md: the recipe with larger models on more GPUs."""
+    lines = [
+        "| model | GPUs | replicated | fsdp2 | fsdp2, vLLM over 8 | of 80 GiB | of 139 GiB |",
+        "| --- | ---: | ---: | ---: | ---: | --- | --- |",
+    ]
+    for path in _TABLE:
+        shape = Shape(*SHAPES[path])
+        for gpus in (8, 16, 32):
+            plans = [Plan(gpus), Plan(gpus, True), Plan(gpus, True, "vllm", NODE)]
+            found = [(plan, needs(recipe, shape, plan=plan)) for plan in plans]
+            cells = [f"{need.total / GIB:.0f}" for _, need in found]
+            cells += [_choice(recipe, shape, found, gib) for gib in (80, H200)]
+            lines.append(f"| {path.split('/')[1]} | {gpus} | {' | '.join(cells)} |")
+    return lines
+
+
+def _choice(recipe: Recipe, shape: Shape, found: list[tuple[Plan, Needs]], gib: float) -> str:
+    best = _best(found, gib)
+    if best:
+        return f"{best[0].name}: {best[1].seconds:.0f} s"
+    for plan, _ in found:
+        more = lighter(recipe, shape, plan, gib * GIB)
+        if more:
+            return f"{plan.name}, with {more}"
+    return "does not fit"
+
+
+def _ways(
+    recipe: Recipe, shape: Shape, machine: Machine, sharding: str, engine: str | None
+) -> list[tuple[Plan, Needs]]:
+    """The plans that are asked for and can be run; sharding over one GPU is none."""
+    plans = [
+        plan_of(recipe, machine.gpus, sharded, engine)
+        for sharded in _SIDES[sharding]
+        if machine.gpus > 1 or not sharded or sharding == "fsdp2"
+    ]
+    found = [plan for plan in plans if impossible(recipe, plan) is None]
+    if not found:
+        raise UserError(f"model.lora: {impossible(recipe, plans[0])}; use --sharding replicated "
+                        "and the native engine")  # fmt: skip
+    return [(plan, _vllm_takes_its_share(recipe, plan, shape, machine)) for plan in found]
+
+
+def _vllm_takes_its_share(recipe: Recipe, plan: Plan, shape: Shape, machine: Machine) -> Needs:
+    """vLLM takes the whole of rollout.vllm.memory, also where it needs less; a server takes none
+    of it here, and one that sleeps gives it back for the update."""
+    need = needs(recipe, shape, plan=plan)
+    settings = getattr(recipe.rollout, "vllm", None)
+    if plan.engine != "vllm" or settings is None:
+        return need
+    parts = {name: size for name, size in need.parts.items() if name not in _VLLM}
+    taken = max(settings.memory * machine.gib * GIB, _of_vllm(need))
+    if settings.mode == "server":
+        taken = 0.0
+    elif settings.sleep:
+        taken = max(0.0, taken - sum(parts.get(name, 0.0) for name in _PASS))
+    return replace(need, parts=parts | ({"vLLM's share": taken} if taken else {}))
+
+
+def _of_vllm(need: Needs) -> float:
+    return sum(need.parts.get(name, 0.0) for name in _VLLM)
+
+
+def _vllm_memory(recipe: Recipe, plan: Plan, shape: Shape, machine: Machine) -> list[str]:
+    """The share of a GPU that vLLM has to be given, where it is given less."""
+    settings = getattr(recipe.rollout, "vllm", None)
+    if plan.engine != "vllm" or getattr(settings, "mode", "") == "server":
+        return []
+    share = math.ceil(100 * _of_vllm(needs(recipe, shape, plan=plan)) / (machine.gib * GIB)) / 100
+    if share <= getattr(settings, "memory", 0):
+        return []
+    return [f"rollout.vllm.memory: {share:g} at the least, for weights and rows"]
+
+
+def _best(found: list[tuple[Plan, Needs]], gib: float) -> tuple[Plan, Needs] | None:
+    """The fastest that fits."""
+    fitting = [pair for pair in found if pair[1].fits(gib * GIB)]
+    return min(fitting, key=lambda pair: pair[1].seconds, default=None)
+
+
+def _account(recipe: Recipe, plan: Plan, need: Needs, machine: Machine) -> Iterator[str]:
+    yield f"{plan.name}:"
+    for name, size in need.parts.items():
+        yield f"  {size / GIB:7.1f} GiB  {name}"
+    fits = "fits" if need.fits(machine.gib * GIB) else "does not fit"
+    yield f"  {need.total / GIB:7.1f} GiB  in all: {fits}"
+    hours = recipe.rl.steps * need.seconds / 3600
+    traffic = f", between GPUs {need.traffic:.2f}" if need.traffic else ""
+    yield (
+        f"  a step at an H200's rates, answers of full length: {need.seconds:.2f} s (rollouts "
+        f"{need.rollouts:.2f}, update {need.update:.2f}{traffic}); {recipe.rl.steps} steps: "
+        f"{hours:.1f} h"
+    )
+    sample = need.rollouts / (recipe.rollout.prompts * recipe.rollout.n)  # seconds of one
+    for e in evaluations(recipe):
+        hours = e.times * (e.questions or 100) * e.n * sample / 3600
+        size = f"{e.questions} questions x " if e.questions else ""
+        yield (
+            f"  and evaluation on {e.of}: {e.times} x {size}{e.n} samples of up to "
+            f"{recipe.rollout.max_new_tokens} tokens: {hours:.1f} h more"
+            + ("" if e.questions else " for every 100 questions")
+        )
+
+
+def _advice(
+    recipe: Recipe, machine: Machine, found: list[tuple[Plan, Needs]], asked: str
+) -> Iterator[str]:
+    best = _best(found, machine.gib)
+    if machine.gpus > 1 and best:
+        file = "fsdp2" if best[0].sharded else "ddp"
+        yield (
+            f"advised: {best[0].name}: accelerate launch --config_file launch/{file}.yaml "
+            f"--num_processes {machine.gpus} -m sps train {asked}"
+        )
+    drawn = recipe.rollout.prompts * recipe.rl.algorithm.steps_per_generation
+    if drawn % machine.gpus:
+        yield (
+            f"rollout.prompts: {drawn} problems cannot be divided evenly over {machine.gpus} GPUs; "
+            f"some wait while others draw. A multiple of {machine.gpus} uses them all"
+        )
+
+
+def _doubts(recipe: Recipe) -> Iterator[str]:
+    """Settings that a language model can hardly be meant to have."""
+    rollout, rl, irl = recipe.rollout, recipe.rl, recipe.irl
+    if recipe.model.dtype == "float32":
+        yield "model.dtype is float32, which is several times slower: leave it out, or set bfloat16"
+    if rollout.max_new_tokens < 64 and not isinstance(recipe.task, CountdownTask):
+        yield (
+            f"rollout.max_new_tokens is {rollout.max_new_tokens}, and the default is the Countdown "
+            "demo's: nearly every answer would be cut off; set it, for example to 3072"
+        )
+    if irl.steps and irl.lr is not None:
+        if irl.lr < 1e-8:
+            yield f"irl.lr {irl.lr:g} will not move the policy; the meter will say so"
+        if irl.lr > 10 * rl.lr:
+            yield (
+                f"irl.lr {irl.lr:g} is more than ten times rl.lr {rl.lr:g}: it may undo what RL "
+                "teaches; leave it out, and irl.reach says how far a phase goes"
+            )
+
+
+def _data(recipe: Recipe) -> list[str]:
+    data = getattr(recipe.task, "data", None)
+    if data is None or Path(data).exists():
+        return []
+    if _is_file(data):
+        raise UserError(f"task.data: there is no file {data}")
+    return [f"data: {data}, from the hub at the start of the run"]
+
+
+def _is_file(data: str) -> bool:
+    return Path(data).exists() or Path(data).suffix in READERS or data.count("/") != 1
+
+
+def _on(name: str) -> bool:
+    return os.environ.get(name, "").lower() in ("true", "1", "yes")

@@ -1,0 +1,101 @@
+"""Which methods a comparison is of: the recipes, values of a sweep, other uses of the first."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from sps.commands.compare import Extra, saved_steps
+from sps.config.recipe import Recipe, load_recipe
+from sps.errors import UserError
+
+# Keys of a task that leave its test questions as they are.
+_ELSE = {"subset", "overlap", "template", "instruction", "cut", "time_limit", "workers"}
+
+
+def sweep_recipe(path: Path, overrides: list[str], sweep: str) -> list[Recipe]:
+    """A recipe once for each value of one key: `irl.keep=1,2` makes `sps keep=1`, `sps keep=2`."""
+    key, _, listed = (part.strip() for part in sweep.partition("="))
+    values = [value.strip() for value in listed.split(",")]
+    if not key or not all(values):
+        raise UserError(f"--sweep {sweep}: write it as key.path=value,value: irl.keep=1,2,3")
+    twice = next((value for value in values if values.count(value) > 1), None)
+    if twice:
+        raise UserError(f"--sweep {sweep}: {twice} is there twice; give each value once")
+    made = []
+    for value in values:
+        recipe = load_recipe(path, [*overrides, f"{key}={value}"])
+        name = f"{recipe.name} {key.rpartition('.')[2]}={value}".replace("/", "_")  # of a folder
+        made.append(recipe.model_copy(update={"name": name}))
+    return made
+
+
+def by_name(recipes: list[Recipe]) -> dict[str, Recipe]:
+    """The methods of a comparison; names, sample sizes and the base must not get mixed up."""
+    named = {recipe.name: recipe for recipe in recipes}
+    if len(named) < len(recipes):
+        raise UserError(
+            "two of the recipes have the same `name`; the table could not tell them apart"
+        )
+    if "base" in named:
+        raise UserError(
+            "a recipe has `name: base`, which is the untrained policy's; give it another"
+        )
+    sizes = {recipe.evaluation.n: name for name, recipe in named.items()}
+    if len(sizes) > 1:
+        told = ", ".join(f"{n} of {name}" for n, name in sizes.items())
+        raise UserError(f"evaluation.n differs ({told}); compare with one: --set evaluation.n=128")
+    tests = [_test_set(recipe) for recipe in recipes]
+    odd = next((i for i, test in enumerate(tests) if test != tests[0]), None)
+    if odd is not None:
+        keys = [k for k in tests[0] | tests[odd] if tests[0].get(k) != tests[odd].get(k)]
+        raise UserError(
+            f"{recipes[0].name} and {recipes[odd].name} have other test questions (task."
+            f"{', task.'.join(keys)}); compare methods on one task"
+        )
+    return named
+
+
+def _test_set(recipe: Recipe) -> dict[str, Any]:
+    """The keys of a task that decide which test questions it has."""
+    task = recipe.task.model_dump()
+    if task.get("benchmarks"):
+        return {key: task.get(key) for key in ("type", "benchmarks", "data_dir", "limit")}
+    return {key: value for key, value in task.items() if key not in _ELSE}
+
+
+def make_extras(
+    first: str, recipes: dict[str, Recipe], early: str, hot: str
+) -> dict[str, list[Extra]]:
+    """Early stops and hotter sampling of the first method: free, and so to be beaten."""
+    recipe = recipes[first]
+    steps = dict.fromkeys(_number(x, "--early") for x in early.split(",") if x)
+    rounds = recipe.rl.algorithm.steps_per_generation
+    if steps and rounds > 1 and recipe.irl.steps and not recipe.irl.every:
+        raise UserError(
+            f"--early: {first} draws for {rounds} steps at once, so where its checkpoints are "
+            "depends on where its phases end; set irl.every"
+        )
+    saved = saved_steps(recipe)
+    for step in steps:
+        if step not in saved:
+            raise UserError(
+                f"--early {step:g}: {first} leaves no checkpoint of that step; the nearest is of "
+                f"{min(saved, key=lambda s: abs(s - step))} (its rl.steps is {recipe.rl.steps}, "
+                f"its checkpoint.every is {recipe.checkpoint.every}, checkpoint.keep "
+                f"{recipe.checkpoint.keep}, rl.algorithm.steps_per_generation {rounds})"
+            )
+    made = [Extra(f"{first} @{step}", step=step) for step in map(int, steps)]
+    heats = dict.fromkeys(_number(x, "--hot") for x in hot.split(",") if x)
+    for heat in heats:
+        if not 0 <= heat < math.inf:
+            raise UserError(f"--hot {heat:g}: a temperature is 0 or more, such as 1.2")
+    return {first: made + [Extra(f"{first} T={t:g}", temperature=t) for t in heats]}
+
+
+def _number(text: str, option: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(f"{option}: {text!r} is not a number; write for example 100,200") from None

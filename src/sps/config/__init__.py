@@ -1,0 +1,1 @@
+"""The recipe: every key, its default, and what cannot be."""

@@ -1,0 +1,1 @@
+"""A run from its folder to its card: taken up, measured, saved, resumed."""

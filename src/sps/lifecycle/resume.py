@@ -1,0 +1,215 @@
+"""Taking a run folder, new or to be resumed, and putting a run back as its checkpoint has it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sps.config.recipe import Recipe, differences, dump_recipe, load_recipe
+from sps.errors import UserError
+from sps.evaluate.scores import Scores, load_scores
+from sps.lifecycle.measure import Run
+from sps.phases import Parts
+from sps.phases.irl import irl_every, make_irl_optimizer
+from sps.policy.checkpoint import (
+    forget_drafts,
+    forget_stops,
+    has_sums,
+    load_trainer,
+    sound_checkpoint,
+)
+from sps.policy.meter import Probe
+from sps.policy.sharding import set_optimizer_state
+from sps.run.disk import write_whole
+from sps.run.lock import LOCK, hold
+from sps.run.track import read_records
+
+_OF_RUNS = ("metrics.jsonl", "checkpoints/*", "rollouts/*.parquet", "evals/*")
+_FOLDERS = ("checkpoints", "rollouts", "evals")
+
+
+def claim(recipe: Recipe, folder: Path, resume: bool) -> tuple[Path | None, str]:
+    """Take a folder: a new one, or one to resume, with its last sound checkpoint, and a warning
+    where there was a later one."""
+    try:
+        hold(folder, "sps train")
+        _check_kinds(folder)
+        begun = any(any(folder.glob(pattern)) for pattern in _OF_RUNS)
+        if (folder / "recipe.yaml").exists():
+            if begun:  # else it failed before its first step
+                _same_run(recipe, folder, resume)
+        elif begun and resume:
+            raise UserError(
+                f"{folder}: it holds a run, but its recipe.yaml is missing, so nobody knows of "
+                "which recipe. Put the file back, or choose another folder with --out"
+            )
+        elif {path.name for path in folder.iterdir()} - {LOCK, "recipe.yaml.draft"}:
+            raise UserError(
+                f"{folder}: this folder holds other files; choose an empty one with --out"
+            )
+        write_whole(folder / "recipe.yaml", dump_recipe(recipe))
+        return _last_sound(folder) if resume else (None, "")
+    except OSError as error:
+        raise UserError(f"{folder}: cannot write the run folder ({error.strerror})") from None
+
+
+def _check_kinds(folder: Path) -> None:
+    """A file where a folder belongs, or the reverse, is found before any work."""
+    for name in (*_FOLDERS, "metrics.jsonl"):
+        path, kind = folder / name, "folder" if name in _FOLDERS else "file"
+        if path.exists() and not (path.is_dir() if kind == "folder" else path.is_file()):
+            raise UserError(
+                f"{path}: it is no {kind}. Put the run's own back, or choose another folder with "
+                "--out"
+            )
+
+
+def _same_run(recipe: Recipe, folder: Path, resume: bool) -> None:
+    if not resume:
+        raise UserError(
+            f"{folder}: this folder already holds a run. Continue it with --resume, or choose "
+            "another folder with --out"
+        )
+    before = load_recipe(folder / "recipe.yaml")
+    changed = list(differences(before.model_dump(), recipe.model_dump()))
+    if changed:
+        raise UserError(
+            f"{folder}: cannot resume, the recipe changed: {'; '.join(changed)}. Give the old "
+            "values, or choose another folder with --out"
+        )
+    record = folder / "metrics.jsonl"
+    if not record.exists():
+        raise UserError(
+            f"{record}: the record of this run is missing. Put the file back; or make an empty one "
+            "to go on without the records and validation scores of the steps so far"
+        )
+
+
+def _last_sound(folder: Path) -> tuple[Path | None, str]:
+    found, wrong = sound_checkpoint(folder / "checkpoints")
+    if not wrong:
+        return found, _unsure(found)
+    said = "; ".join(f"{path.name}: {why}" for path, why in wrong.items())
+    if found is None:
+        raise UserError(
+            f"{folder}: every checkpoint is damaged ({said}). Put one back from a copy, or begin "
+            "again in another folder with --out"
+        )
+    last = max((r["step"] for r in read_records(folder / "metrics.jsonl")), default=0)
+    again = f"steps {int(found.name[5:]) + 1} to {last} are taken again"
+    text = f"damaged, and put aside: {said}. Going on from {found.name}: {again}"
+    return found, f"{text}. {unsure}" if (unsure := _unsure(found)) else text
+
+
+def _unsure(checkpoint: Path | None) -> str:
+    if checkpoint is None or has_sums(checkpoint):
+        return ""
+    why = "it is of an older version, or the file was lost"
+    return f"{checkpoint.name} has no checksums ({why}): damage to its files would go unnoticed"
+
+
+def restore(parts: Parts, run: Run, checkpoint: Path) -> None:
+    """Put everything back as it was when the checkpoint was written, and forget what came after."""
+    state, tensors = load_trainer(checkpoint)
+    if state.get("data", run.data) != run.data:  # older checkpoints do not say
+        raise UserError(
+            f"{run.folder}: cannot resume, the questions or answers are not those the run began "
+            "with: the data or a benchmark changed. Put them back, or choose another folder with "
+            "--out"
+        )
+    if lost := {"optimizer", "irl_optimizer", "probe"} - set(tensors):
+        raise UserError(
+            f"{checkpoint / 'trainer.pt'}: it lacks {', '.join(sorted(lost))}. Put it back from a "
+            "copy, or remove the checkpoint: --resume then goes on from the one before"
+        )
+    run.start = run.done = state["step"]
+    parts.ranks.tell(lambda: _check_rollouts(parts, run.start))
+    run.settled = state.get("settled", run.start)  # of a stop: what follows the step is yet to do
+    parts.sampler.cursor, parts.policy.version = state["cursor"], state["version"]
+    run.cursor = state["cursor"]
+    model = parts.policy.model
+    set_optimizer_state(model, parts.optimizer, tensors["optimizer"])
+    if tensors["irl_optimizer"] is not None:
+        parts.irl_optimizer = make_irl_optimizer(model, parts.recipe.irl, 0.0)  # a phase sets it
+        set_optimizer_state(model, parts.irl_optimizer, tensors["irl_optimizer"])
+    prompts, completions = ([t.numpy() for t in part] for part in tensors["probe"])
+    parts.probe = make_probe_of(parts, prompts, completions)
+    forget(parts, run)
+    if checkpoint.name.startswith("step-"):
+        parts.ranks.tell(lambda: _after_saving(run))
+
+
+def _check_rollouts(parts: Parts, start: int) -> None:
+    """The next IRL phase learns from all rollouts since the last one, also those before us."""
+    every, rounds = irl_every(parts), parts.recipe.rl.algorithm.steps_per_generation
+    needed = range(start // every * every + 1, start + 1, rounds) if parts.recipe.irl.steps else ()
+    if lost := parts.store.missing(needed):
+        raise UserError(
+            f"{parts.store.folder}: the rollouts of {', '.join(f'step {s}' for s in lost[:3])} are "
+            "missing, and the next IRL phase learns from them. Put the files back from a copy, or "
+            f"remove the checkpoints from step {lost[0]} on and go on with --resume"
+        )
+
+
+def make_probe_of(parts: Parts, prompts: list[np.ndarray], completions: list[np.ndarray]) -> Probe:
+    """Held-out rollouts to measure policies on."""
+    return Probe(prompts, completions, parts.policy.pad_id, parts.recipe.rl.micro_tokens)
+
+
+def _after_saving(run: Run) -> None:
+    """What a kill right after the checkpoint appeared has left undone."""
+    forget_stops(run.folder / "checkpoints")
+    known = {(r["kind"], r["step"]) for r in read_records(run.track.path)}
+    if ("checkpoint", run.start) not in known:
+        run.track.log("checkpoint", run.start)
+
+
+def forget(parts: Parts, run: Run) -> None:
+    """Drop what a resumed run will do again; the rest is known to it as to an unbroken one."""
+
+    def drop() -> tuple[dict[int, Scores], list[dict[str, Any]]]:
+        parts.store.forget_after(run.start)
+        torn = run.track.forget_after(run.start)
+        forget_drafts(run.folder / "checkpoints")
+        for place in ("rollouts", "evals"):
+            for draft in (run.folder / place).rglob("*.draft"):
+                if draft.is_file():
+                    draft.unlink()
+        if torn:
+            text = f"{torn} lines of metrics.jsonl could not be read, and are left out"
+            run.track.log("warning", run.start, text=text)
+        return _forget_evals(run, parts.recipe.rl.steps), read_records(run.track.path)
+
+    run.scores, records = parts.ranks.tell(drop)
+    for record in records:
+        run.health.saw(record["kind"], record)
+    if run.health.skipped >= parts.recipe.rl.max_skipped:  # it ended for that: another attempt
+        run.health.skipped = 0
+    run.health.worst = 0
+
+
+def _forget_evals(run: Run, steps: int) -> dict[int, Scores]:
+    """Validation scores up to the checkpoint are read back; later evaluations are dropped."""
+    scores: dict[int, Scores] = {}
+    known = {r["name"]: r["step"] for r in read_records(run.track.path) if r["kind"] == "eval"}
+    folder = run.folder / "evals"
+    for path in folder.glob("*.json"):
+        if path.stem in known and path.stem.startswith("validation-"):
+            scores[known[path.stem]] = load_scores(path)
+        elif path.stem not in known:
+            path.unlink()
+    for path in folder.glob("*/"):
+        # Without scores, and its samples are of a policy that is no more.
+        if not path.with_name(f"{path.name}.json").exists() and _step(path.name, steps) > run.start:
+            shutil.rmtree(path)
+    return scores
+
+
+def _step(evaluation: str, steps: int) -> int:
+    """The step that an evaluation is of: in its name, as in validation-000100, or else the last."""
+    found = re.search(r"-(\d+)", evaluation)
+    return int(found[1]) if found else steps

@@ -1,0 +1,166 @@
+"""After a step: evaluate, save, forget, stop if asked; and which checkpoint is reported."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+from sps.errors import RunFailed, Stopped
+from sps.evaluate.scores import best_step
+from sps.lifecycle.card import describe
+from sps.lifecycle.measure import Run, checkpoint_path, measure, use_checkpoint, validate
+from sps.phases import Parts
+from sps.policy.checkpoint import (
+    damage,
+    forget_checkpoints,
+    forget_stops,
+    latest_checkpoint,
+    save_checkpoint,
+    saved_checkpoints,
+)
+from sps.policy.sharding import finite_weights
+from sps.run.disk import sync, sync_tree
+from sps.types import Metrics
+
+
+def note(run: Run, kind: str, step: int, **metrics: Any) -> None:
+    """Put the metrics of an update on record, and what they say of the run's health."""
+    run.track.log(kind, step, **metrics)
+    for text in run.health.saw(kind, metrics):
+        run.track.log("warning", step, text=text)
+
+
+def after_step(parts: Parts, run: Run, step: int) -> None:
+    """The weights have all of a step, so the run may be cut here."""
+    recipe = parts.recipe
+    run.done, run.cursor = step, parts.sampler.cursor
+    if run.health.worst:
+        _check_up(parts, run)
+    last, before = step == recipe.rl.steps, run.settled
+
+    def due(every: int) -> bool:
+        return bool(every) and (last or step // every > before // every)
+
+    if due(recipe.evaluation.every) and step not in run.scores:
+        validate(parts, run, step)
+    if last or due(recipe.checkpoint.every):
+        _save(parts, run, step)
+    run.settled = step
+    if asked := [why for why in parts.ranks.gather([parts.stop.asked]) if why]:
+        raise Stopped(asked[0])
+
+
+def _save(parts: Parts, run: Run, step: int) -> None:
+    began = time.perf_counter()
+    _write(parts, run, checkpoint_path(run.folder, step), {})
+    run.track.log("checkpoint", step, **{"seconds/save": time.perf_counter() - began})
+    parts.ranks.tell(lambda: _forget_others(run, step, parts.recipe.checkpoint.keep))
+
+
+def _write(parts: Parts, run: Run, path: Path, more: Metrics) -> None:
+    """A checkpoint, after all that a run resumed there will look for; never one that is broken."""
+    if not finite_weights(parts.policy.model):
+        _give_up(run, "a weight is not finite (NaN or infinite)")
+    parts.ranks.tell(lambda: _sync(run.folder))
+    state = {"step": run.done, "cursor": run.cursor, "data": run.data, **more}
+    trainer, ranks = parts.trainer_state(), parts.ranks
+    save_checkpoint(
+        path, parts.policy, state, trainer, lambda: describe(parts, run, run.done), ranks
+    )
+
+
+def _sync(folder: Path) -> None:
+    for name in ("rollouts", "evals"):
+        sync_tree(folder / name)
+    sync(folder / "metrics.jsonl")
+
+
+def _forget_others(run: Run, step: int, keep: int) -> None:
+    """The one that would be selected now is spared."""
+    folder = run.folder / "checkpoints"
+    best = best_step(run.scores, saved_checkpoints(folder), step)
+    forget_checkpoints(folder, keep, {best, step})
+    forget_stops(folder)
+
+
+def stop_here(parts: Parts, run: Run, why: str) -> NoReturn:
+    """Keep what is done since the last checkpoint, and say how to go on."""
+    _keep(parts, run)
+    run.track.log("stopped", run.done, text=why)
+    raise Stopped(f"stopped after step {run.done} ({why}); everything is kept: go on with --resume")
+
+
+def _keep(parts: Parts, run: Run) -> None:
+    """A checkpoint of its own name, which the next one replaces: it is no candidate of selection,
+    so that a run that was stopped ends as one that was not."""
+    saved = parts.ranks.tell(lambda: checkpoint_path(run.folder, run.done).exists())
+    if run.done > run.start and not saved:
+        path = run.folder / "checkpoints" / f"stop-{run.done:06d}"
+        _write(parts, run, path, {"settled": run.settled})
+
+
+def _check_up(parts: Parts, run: Run) -> None:
+    """Updates were skipped: end where weights are lost, or where it does not end."""
+    if not finite_weights(parts.policy.model):
+        _give_up(run, "a weight is not finite (NaN or infinite)")
+    # Not the last ones alone: an IRL phase whose updates are fine may have followed since.
+    skipped, run.health.worst = run.health.worst, run.health.skipped
+    if skipped < parts.recipe.rl.max_skipped:
+        return
+    _keep(parts, run)
+    why = "loss, gradient or log-probabilities were not finite"
+    _give_up(run, f"{skipped} updates in a row were skipped: {why}")
+
+
+def explain(parts: Parts, run: Run, error: Exception) -> NoReturn:
+    """An engine cannot draw from weights that are NaN: that is then the reason to give."""
+    if isinstance(error, RuntimeError) and not parts.ranks.sharded:
+        try:
+            sound = finite_weights(parts.policy.model)
+        except RuntimeError:  # a device that has failed
+            raise error from None
+        if not sound:
+            _give_up(run, "a weight is not finite (NaN or infinite)")
+    raise error
+
+
+def _give_up(run: Run, why: str) -> NoReturn:
+    kept = latest_checkpoint(run.folder / "checkpoints")
+    stops = sorted((run.folder / "checkpoints").glob("stop-*"))
+    last = stops[-1] if stops else kept
+    where = f"the last good checkpoint is {last}" if last else "no checkpoint was saved before"
+    text = (
+        f"after step {run.done} {why}; {where}. Start a new run from it (model.path) with a lower "
+        "rl.lr or irl.lr; --resume tries the same again"
+    )
+    run.track.log("warning", run.done, text=text)
+    raise RunFailed(text)
+
+
+def select(parts: Parts, run: Run) -> int:
+    """The step whose checkpoint is reported: the last, or the best by Avg@n among those saved."""
+    recipe = parts.recipe
+    if recipe.evaluation.select == "last":
+        return recipe.rl.steps
+    scores = run.scores
+    saved = parts.ranks.tell(lambda: _sound(run))
+    if recipe.evaluation.select == "paper" and len(saved) > 1:  # on the test set, as the paper did
+        scores = {}
+        for step in sorted(saved):
+            use_checkpoint(parts, run, step)
+            name = f"select-{step:06d}"
+            scores[step] = measure(parts, run, name, run.test, recipe.evaluation.n, step)
+    return best_step(scores, saved, recipe.rl.steps)
+
+
+def _sound(run: Run) -> dict[int, Path]:
+    """The saved checkpoints that may be selected; others are said."""
+    found = {}
+    for step, path in saved_checkpoints(run.folder / "checkpoints").items():
+        if why := damage(path):
+            text = f"{path.name} is damaged, and not selected: {why}"
+            run.track.log("warning", step, text=text)
+        else:
+            found[step] = path
+    return found

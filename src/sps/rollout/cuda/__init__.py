@@ -1,0 +1,1 @@
+"""The native engine on a GPU: one captured graph a step."""

@@ -1,0 +1,1 @@
+"""The engine that samples from the trainer's own model."""

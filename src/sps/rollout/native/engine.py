@@ -1,0 +1,232 @@
+"""The native engine: batched sampling from any transformers decoder, with nothing to install.
+
+A prompt is run once for its whole group and its keys and values are shared by the samples; the
+cache is allocated ahead; rows that are done are dropped; tokens come with log-probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sps.algo.logits import finished
+from sps.errors import UserError
+from sps.rollout.native import attention
+from sps.rollout.native import layers as fused
+from sps.rollout.native.sampling import draw, row_keys, uniforms
+from sps.types import Completion, Request, Sampling
+
+_DROP_BELOW = 0.75  # drop finished rows once the live ones are fewer than this share
+
+
+class NativeEngine:
+    """Draws from the trainer's own model: there are no weights to copy."""
+
+    def __init__(self, model: Any, eos_ids: Sequence[int], pad_id: int, max_rows: int = 2048):
+        self.pad_id, self.max_rows = pad_id, max_rows
+        self.eos = torch.tensor(sorted(set(eos_ids)), device=model.device)
+        if not getattr(model, "_supports_attention_backend", True):
+            raise UserError(
+                f"{type(model).__name__} does not take attention functions from outside, which the "
+                "native engine needs; use a model that does (Llama, Qwen, Mistral, Gemma, ...)"
+            )
+        self.arena = attention.Arena()
+        self.load_weights(model)
+
+    def load_weights(self, model: Any) -> None:
+        """Read the trainer's weights in place; only joined projections are copied."""
+        if getattr(self, "model", None) is not model:
+            self.model = model
+            self.kind = getattr(model, "compute_dtype", torch.float32)
+            known = self.kind == torch.float32 and fused.supports(model)
+            self._fused = fused.FusedStep(model) if known else None
+        if self._fused:
+            self._fused.refresh()
+
+    def close(self) -> None:
+        """Give back the memory of the cache."""
+        self.arena = attention.Arena()
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[Completion]:
+        """Every sample of every request, wave by wave, shortest prompts first."""
+        for wave in _waves(requests, self.max_rows):
+            chunks = self._wave(wave, sampling)
+            while True:
+                # Only around our own work: a caller that trains between two completions must not
+                # find gradients switched off.
+                with attention.sampling_mode(self.model), self._rounding():
+                    chunk = next(chunks, None)
+                if chunk is None:
+                    break
+                yield from chunk
+
+    @contextmanager
+    def _rounding(self) -> Iterator[None]:
+        """No gradients, and the dtype that training computes in.
+
+        Autocast converts a weight once, not once a token, where it could be trained, and never
+        in inference mode.
+        """
+        if self.kind == torch.float32:
+            with torch.inference_mode():
+                yield
+            return
+        frozen = [p for p in self.model.parameters() if not p.requires_grad]
+        try:
+            for p in frozen:
+                p.requires_grad_(True)
+            with torch.no_grad(), torch.autocast(self.model.device.type, self.kind):
+                yield
+        finally:
+            for p in frozen:
+                p.requires_grad_(False)
+
+    def _wave(self, wave: list[Request], sampling: Sampling) -> Iterator[list[Completion]]:
+        rows = _Rows(wave, sampling, self.model.device)
+        cache, logits_BV = self._prefill(wave, rows, sampling)
+        how = (sampling.temperature, sampling.top_p, sampling.top_k)
+        for at in range(sampling.max_new_tokens):
+            token_B, logprob_B = draw(logits_BV, rows.uniform(at), *how)
+            rows.write(at, token_B, logprob_B, (token_B[:, None] == self.eos).any(-1))
+            live = int(rows.live_B.sum())
+            if at + 1 == sampling.max_new_tokens or not live:
+                break
+            if live < _DROP_BELOW * len(rows.live_B):
+                yield rows.finished(at + 1)
+                token_B = rows.drop(cache, token_B)
+            logits_BV = self._step(cache, token_B)
+        yield rows.finished(at + 1, last=True)
+
+    def _prefill(self, wave: list[Request], rows: _Rows, sampling: Sampling) -> tuple:
+        """Run each prompt once; hand its last logits to every row of its group."""
+        device = self.model.device
+        lengths_P = torch.tensor([len(r.prompt_ids) for r in wave], device=device)
+        width = int(lengths_P.max())
+        ids_PL = torch.full((len(wave), width), self.pad_id)
+        for row, request in enumerate(wave):
+            ids_PL[row, : len(request.prompt_ids)] = torch.tensor(request.prompt_ids)
+        cache = attention.SplitCache(
+            lengths_P, width, sampling.max_new_tokens, rows.group, self.arena
+        )
+        if self._fused:
+            hidden_PLD = self._fused.prompt(ids_PL.to(device), cache)
+        else:
+            positions_PL = torch.arange(width, device=device).expand(len(wave), -1)
+            hidden_PLD = self._hidden(ids_PL.to(device), positions_PL, cache)
+        last_PD = hidden_PLD[torch.arange(len(wave), device=device), lengths_P - 1]
+        logits_PV = self._logits(last_PD)
+        return cache, logits_PV.repeat_interleave(rows.group, 0)
+
+    def _step(self, cache: attention.SplitCache, token_B: Tensor) -> Tensor:
+        if self._fused:
+            hidden_BD = self._fused(token_B, cache)
+        else:
+            position = torch.as_tensor(cache.position(), device=token_B.device)
+            position_B1 = position.expand(len(token_B))[:, None]
+            hidden_BD = self._hidden(token_B[:, None], position_B1, cache)[:, 0]
+        cache.filled += 1
+        return self._logits(hidden_BD)
+
+    def _hidden(self, ids: Tensor, positions: Tensor, cache: attention.SplitCache) -> Tensor:
+        out = self.model.base_model(
+            input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=True
+        )
+        return out.last_hidden_state
+
+    def _logits(self, hidden_ND: Tensor) -> Tensor:
+        return finished(self.model.get_output_embeddings()(hidden_ND), self.model.config)
+
+
+class _Rows:
+    """The sequences being decoded, as a [P, G] rectangle; short groups get dead rows."""
+
+    def __init__(self, wave: list[Request], sampling: Sampling, device: torch.device):
+        self.group = max(len(r.samples) for r in wave)
+        rows, width = len(wave) * self.group, sampling.max_new_tokens
+        self.index_B = np.repeat([r.index for r in wave], self.group)
+        self.sample_B = np.zeros(rows, dtype=np.int64)
+        live = np.zeros(rows, dtype=bool)
+        for i, request in enumerate(wave):
+            at = slice(i * self.group, i * self.group + len(request.samples))
+            self.sample_B[at], live[at] = request.samples, True
+        self.live_B = torch.from_numpy(live).to(device)
+        self.ended_B = torch.zeros(rows, dtype=torch.long, device=device)  # length once ended
+        self.told_B = ~self.live_B  # handed out already, or never wanted
+        self.ids_BT = torch.zeros(rows, width, dtype=torch.int32, device=device)
+        self.logprobs_BT = torch.zeros(rows, width, device=device)
+        self.sampling, self.device = sampling, device
+        self._uniforms: Any = None
+        self._from = 0
+
+    def uniform(self, at: int) -> Tensor:
+        """One random number a row for this position; drawn in blocks."""
+        if self._uniforms is None or at >= self._from + self._uniforms.shape[1]:
+            block = min(256, self.sampling.max_new_tokens - at)
+            key_B = row_keys(self.sampling.seed, self.index_B, self.sample_B)
+            numbers = uniforms(key_B, at, block)
+            self._uniforms, self._from = numbers.to(self.device), at
+        return self._uniforms[:, at - self._from]
+
+    def write(self, at: int, token_B: Tensor, logprob_B: Tensor, end_B: Tensor) -> None:
+        self.ids_BT[:, at], self.logprobs_BT[:, at] = token_B.int(), logprob_B
+        ending_B = self.live_B & end_B
+        self.ended_B = torch.where(ending_B, at + 1, self.ended_B)
+        self.live_B = self.live_B & ~end_B
+
+    def finished(self, length: int, last: bool = False) -> list[Completion]:
+        """Completions that have ended and were not handed out yet; at the last, all others too."""
+        ready_B = ~self.told_B if last else ~self.told_B & ~self.live_B
+        self.told_B = self.told_B | ready_B
+        rows = ready_B.nonzero()[:, 0]
+        ids, logprobs = self.ids_BT[rows].cpu().numpy(), self.logprobs_BT[rows].cpu().numpy()
+        ended = self.ended_B[rows].tolist()
+        rows = rows.cpu().numpy()
+        keys = zip(self.index_B[rows].tolist(), self.sample_B[rows].tolist(), strict=True)
+        return [
+            Completion(
+                index, sample, ids[i, : end or length], logprobs[i, : end or length], end > 0
+            )
+            for i, ((index, sample), end) in enumerate(zip(keys, ended, strict=True))
+        ]
+
+    def drop(self, cache: attention.SplitCache, token_B: Tensor) -> Tensor:
+        """Keep groups that still have live rows, each cut to the most live rows that any has."""
+        live_PG = self.live_B.view(-1, self.group)
+        groups = live_PG.any(1).nonzero()[:, 0]
+        group = int(live_PG.sum(1).max())
+        if len(groups) == len(live_PG) and group == self.group:
+            return token_B
+        order_PG = live_PG[groups].int().argsort(dim=1, descending=True, stable=True)[:, :group]
+        rows = (groups[:, None] * self.group + order_PG).flatten()
+        cache.keep(groups, rows, group)
+        self.group = group
+        for name in ("live_B", "ended_B", "told_B", "ids_BT", "logprobs_BT", "_uniforms"):
+            setattr(self, name, getattr(self, name)[rows])
+        kept = rows.cpu().numpy()
+        self.index_B, self.sample_B = self.index_B[kept], self.sample_B[kept]
+        return token_B[rows]
+
+
+def _waves(requests: Sequence[Request], max_rows: int) -> Iterator[list[Request]]:
+    """Split the work so that no wave has more rows than allowed; a big request is split itself."""
+    pieces = [
+        Request(r.index, r.prompt_ids, r.samples[at : at + max_rows])
+        for r in requests
+        for at in range(0, len(r.samples), max_rows)
+    ]
+    pieces.sort(key=lambda r: (len(r.prompt_ids), -len(r.samples)))
+    wave: list[Request] = []
+    widest = 0
+    for piece in pieces:
+        widest = max(widest, len(piece.samples))
+        if wave and (len(wave) + 1) * widest > max_rows:
+            yield wave
+            wave, widest = [], len(piece.samples)
+        wave.append(piece)
+    if wave:
+        yield wave

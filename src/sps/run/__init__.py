@@ -1,0 +1,1 @@
+"""A run on disk and as a process: its folder, its records, its lock, being asked to stop."""

@@ -1,0 +1,1 @@
+"""Mathematical answers: reading, spelling and comparing them."""
