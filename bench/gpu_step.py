@@ -16,18 +16,19 @@ from bench.gpu_rollout import QWEN15, SMOLLM2, build
 from sps.build import make_engine
 from sps.config.recipe import parse_recipe
 from sps.data.sampler import Sampler
-from sps.phases import Parts
 from sps.phases.irl import irl_phase
 from sps.phases.rl import rl_phase
+from sps.phases.run import Run
 from sps.phases.schedule import Phase
 from sps.policy.load import Policy, prepare_training
 from sps.policy.update import Budget, make_optimizer
+from sps.run.track import Track
 from sps.store.rollouts import RolloutStore
 from sps.types import Problem, Verdict
 from sps.verify import InlineVerifier
 
 
-def make_parts(model, folder: Path, prompt: int, new: int, micro_tokens: int) -> Parts:
+def make_run(model, folder: Path, prompt: int, new: int, micro_tokens: int) -> Run:
     """A run over random prompts of one length; half of the completions count as correct."""
     rng = np.random.default_rng(0)
     problems = [Problem(str(i), "", "") for i in range(512)]
@@ -48,7 +49,7 @@ def make_parts(model, folder: Path, prompt: int, new: int, micro_tokens: int) ->
     def judge(problem: Problem, text: str, finished: bool) -> Verdict:
         return Verdict("correct", 1.0) if text == "1" else Verdict("wrong", 0.0)
 
-    parts = Parts(
+    run = Run(
         recipe=recipe,
         policy=policy,
         reference=None,
@@ -60,21 +61,23 @@ def make_parts(model, folder: Path, prompt: int, new: int, micro_tokens: int) ->
         store=RolloutStore(folder),
         optimizer=make_optimizer(model, 5e-7, (0.9, 0.999), 1e-8, 0.0),
         budget=Budget(micro_tokens),
+        folder=folder,
+        track=Track(folder / "metrics.jsonl"),
     )
     for p in problems:
-        parts.prompts[p.id] = tuple(
+        run.prompts[p.id] = tuple(
             rng.integers(5, min(40000, model.config.vocab_size), prompt).tolist()
         )
-    return parts
+    return run
 
 
-def sync_seconds(parts: Parts) -> float:
+def sync_seconds(run: Run) -> float:
     """Median time for the engine to follow the trainer's weights."""
     seconds = []
     for _ in range(10):
         torch.cuda.synchronize()
         began = time.perf_counter()
-        parts.engine.load_weights(parts.policy.model)
+        run.engine.load_weights(run.policy.model)
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)
     return float(np.median(seconds))
@@ -87,10 +90,10 @@ def measure(
     model = build(shape)
     prepare_training(model, checkpointing=False, compiled=compiled)
     with tempfile.TemporaryDirectory() as folder:
-        parts = make_parts(model, Path(folder), prompt, new, micro)
+        run = make_run(model, Path(folder), prompt, new, micro)
         draws, updates, whole, peaks = [], [], [], []
         began = time.perf_counter()
-        for step, metrics, _ in rl_phase(parts, Phase(1, 1, steps, irl=True)):
+        for step, metrics, _ in rl_phase(run, Phase(1, 1, steps, irl=True)):
             torch.cuda.synchronize()
             if step > 2:
                 whole.append(time.perf_counter() - began)
@@ -100,10 +103,10 @@ def measure(
             began = time.perf_counter()
         torch.cuda.synchronize()
         began = time.perf_counter()
-        irl = list(irl_phase(parts, Phase(1, 1, steps, irl=True)))
+        irl = list(irl_phase(run, Phase(1, 1, steps, irl=True)))
         torch.cuda.synchronize()
         irl_seconds = time.perf_counter() - began
-        sync = sync_seconds(parts)
+        sync = sync_seconds(run)
     step = float(np.median(whole))
     out = {
         "what": name,

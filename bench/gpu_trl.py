@@ -26,7 +26,7 @@ from transformers import PreTrainedTokenizerFast, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from bench.gpu_rollout import QWEN15, SMOLLM2, build
-from bench.gpu_step import make_parts
+from bench.gpu_step import make_run
 from bench.sides import TRL, report, row, wait
 from sps.phases.rl import rl_phase
 from sps.phases.schedule import Phase
@@ -62,8 +62,8 @@ class Ours:
     def __init__(self, model: Any, work: tuple, steps: int, folder: Path) -> None:
         _, prompt, new, _, micro = work
         prepare_training(model, compiled=torch.cuda.is_available())
-        self.parts = make_parts(model, folder, prompt, new, micro)
-        self.steps = rl_phase(self.parts, Phase(1, 1, steps, irl=False))
+        self.run = make_run(model, folder, prompt, new, micro)
+        self.steps = rl_phase(self.run, Phase(1, 1, steps, irl=False))
         self.seconds: list[float] = []
 
     def step(self) -> None:
@@ -125,7 +125,7 @@ def measure(name: str, vllm: bool, steps: int) -> None:
         if name == "qwen":
             for _ in range(steps):
                 ours.step()
-            del ours.parts, ours.steps, model
+            del ours.run, ours.steps, model
             gc.collect()
             torch.cuda.empty_cache()
             clock.after = lambda: None

@@ -22,12 +22,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         own = ["evaluation.every=0", f"threads={torch.get_num_threads()}"]  # as many as TRL has
         recipe = load_recipe("recipes/demo/countdown_grpo.yaml", own)
-        parts, _ = open_run(recipe, Path(folder) / "ours")
+        run = open_run(recipe, Path(folder) / "ours")
         at = 1
 
         def ours() -> float:
             nonlocal at
-            for _ in rl_phase(parts, Phase(1, at, at + STEPS - 1, irl=False)):
+            for _ in rl_phase(run, Phase(1, at, at + STEPS - 1, irl=False)):
                 pass
             at += STEPS
             return STEPS

@@ -100,12 +100,12 @@ class Watched:
 def open_parts(model_folder, folder, moved=0.05, shift=0.0, listeners=None, **changes):
     """Parts, the run and the recipe's tree; the policy has moved away from its reference."""
     recipe, tree = recipe_of(model_folder, **changes)
-    parts, run = open_run(recipe, folder, listeners=listeners)
+    run = open_run(recipe, folder, listeners=listeners)
     rng = torch.Generator().manual_seed(5)
     with torch.no_grad():
-        for p in parts.policy.model.parameters():
+        for p in run.policy.model.parameters():
             p.add_(moved * torch.randn(p.shape, generator=rng))
-    parts.engine.load_weights(parts.policy.model)
-    parts.engine = Watched(parts.engine, shift)
-    parts.verifier = InlineVerifier(judge)
-    return parts, run, tree
+    run.engine.load_weights(run.policy.model)
+    run.engine = Watched(run.engine, shift)
+    run.verifier = InlineVerifier(judge)
+    return run, tree

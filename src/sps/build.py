@@ -1,4 +1,4 @@
-"""From a recipe to working parts: the one module that names concrete engines, tasks and models."""
+"""From a recipe to working run: the one module that names concrete engines, tasks and models."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from sps.data.duplicates import Duplicate, describe
 from sps.data.sampler import Sampler
 from sps.data.splits import check_overlap, digest, make_splits
 from sps.errors import UserError
-from sps.lifecycle.measure import Run
 from sps.lifecycle.resume import claim, forget, make_probe_of, restore
-from sps.phases import Parts
 from sps.phases.irl import irl_every
+from sps.phases.run import Run
 from sps.policy import embedded as tiny
 from sps.policy.checkpoint import load_weights
 from sps.policy.load import (
@@ -60,7 +59,7 @@ def open_run(
     resume: bool = False,
     listeners: list[Listener] | None = None,
     ranks: Ranks = ALONE,
-) -> tuple[Parts, Run]:
+) -> Run:
     """Everything a run needs, new or resumed; bad input fails here, before any work."""
     use_threads(recipe)
     recipe = settle_dtype(recipe, folder)
@@ -74,21 +73,19 @@ def open_run(
     use_threads(recipe, policy.model)
     if checkpoint and adapted:
         load_weights(policy, checkpoint)
-    parts = _parts(recipe, folder, policy, task, splits["train"], ranks)
     track = Track(folder / "metrics.jsonl", listeners, silent=not ranks.main)
-    run = Run(folder, track, splits["validation"], splits["test"], digest(splits))
-    run.health = Health(irl_every(parts))
+    run = _make_run(recipe, folder, track, policy, task, splits, ranks)
     if checkpoint:
-        restore(parts, run, checkpoint)
+        restore(run, checkpoint)
     else:
         if resume:  # killed before its first checkpoint
-            forget(parts, run)
+            forget(run)
         ranks.tell(lambda: _report_data(recipe, splits, dropped, track))
-        parts.probe = make_probe(parts, splits["validation"])
+        run.probe = make_probe(run, splits["validation"])
     ranks.tell(track.path.touch)  # from now on the folder holds a run
     if damaged:
         track.log("warning", run.start, text=damaged)
-    return parts, run
+    return run
 
 
 def use_threads(recipe: Recipe, model: Any = None) -> None:
@@ -205,18 +202,18 @@ def ensure_base(
     return tiny.make_base(base, tokenizer, texts, name, progress)
 
 
-def make_probe(parts: Parts, problems: list) -> Probe:
+def make_probe(run: Run, problems: list) -> Probe:
     """Rollouts of the first policy on held-out problems, to measure later policies on."""
-    settings, rollout = parts.recipe.meter, parts.recipe.rollout
+    settings, rollout = run.recipe.meter, run.recipe.rollout
     sampling = Sampling(settings.samples, rollout.max_new_tokens, rollout.temperature, seed=31337)
     requests = [
-        Request(i, parts.prompt_ids(p), tuple(range(settings.samples)))
+        Request(i, run.prompt_ids(p), tuple(range(settings.samples)))
         for i, p in enumerate(problems[: settings.problems])
     ]
-    own = [*parts.engine.generate(requests, sampling)]  # on every rank; the first one's count
-    drawn = sorted(parts.ranks.tell(lambda: own), key=lambda c: (c.index, c.sample))
+    own = [*run.engine.generate(requests, sampling)]  # on every rank; the first one's count
+    drawn = sorted(run.ranks.tell(lambda: own), key=lambda c: (c.index, c.sample))
     prompts = [np.array(requests[c.index].prompt_ids) for c in drawn]
-    return make_probe_of(parts, prompts, [c.ids for c in drawn])
+    return make_probe_of(run, prompts, [c.ids for c in drawn])
 
 
 def _report_data(
@@ -233,9 +230,15 @@ def _report_data(
         track.log("warning" if found else "overlap", 0, text=text, overlaps=rows)
 
 
-def _parts(
-    recipe: Recipe, folder: Path, policy: Policy, task: Task, train: list, ranks: Ranks
-) -> Parts:
+def _make_run(
+    recipe: Recipe,
+    folder: Path,
+    track: Track,
+    policy: Policy,
+    task: Task,
+    splits: dict[str, list[Problem]],
+    ranks: Ranks,
+) -> Run:
     settings = recipe.rl.optimizer
     reference = None
     if ranks.deepspeed and recipe.rollout.engine == "vllm":
@@ -254,22 +257,29 @@ def _parts(
     policy.scorer = shard(policy.scorer, ranks)
     if ranks.sharded:
         engine.load_weights(policy.model)
-    return Parts(
+    run = Run(
         recipe=recipe,
         policy=policy,
         reference=reference,
         engine=engine,
         verifier=make_verifier(recipe, task),
         task=task,
-        train=train,
-        sampler=Sampler(len(train), recipe.seed),
+        sampler=Sampler(len(splits["train"]), recipe.seed),
         store=RolloutStore(folder / "rollouts"),
         optimizer=make_optimizer(
             policy.model, recipe.rl.lr, settings.betas, settings.eps, settings.weight_decay
         ),
         budget=Budget(recipe.rl.micro_tokens),
+        folder=folder,
+        track=track,
+        train=splits["train"],
+        validation=splits["validation"],
+        test=splits["test"],
+        data=digest(splits),
         ranks=ranks,
     )
+    run.health = Health(irl_every(run))
+    return run
 
 
 def _sharded_engine(recipe: Recipe, policy: Policy) -> RolloutEngine:

@@ -11,11 +11,11 @@ from __future__ import annotations
 from sps.errors import Stopped
 from sps.evaluate.scores import Scores
 from sps.lifecycle.card import rewrite_card
-from sps.lifecycle.measure import Run, measure, use_checkpoint, validate
+from sps.lifecycle.measure import measure, use_checkpoint, validate
 from sps.lifecycle.settle import after_step, explain, note, select, stop_here
-from sps.phases import Parts
 from sps.phases.irl import irl_every, irl_phase, own_lr, phase_start
 from sps.phases.rl import rl_phase
+from sps.phases.run import Run
 from sps.phases.schedule import Phase, schedule
 from sps.phases.warnings import check_gap, cut_off_warning, gap_warning, memory_warning
 from sps.policy.meter import Meter, stood_still, went_too_far
@@ -23,89 +23,89 @@ from sps.run.lock import release
 from sps.types import Metrics
 
 
-def train(parts: Parts, run: Run) -> Scores | None:
+def train(run: Run) -> Scores | None:
     """Train to the end, evaluate the selected checkpoint, and return its test scores."""
     try:
-        return _train(parts, run)
+        return _train(run)
     except Stopped as asked:
-        stop_here(parts, run, parts.stop.asked or str(asked))
+        stop_here(run, run.stop.asked or str(asked))
     except Exception as error:
-        explain(parts, run, error)
+        explain(run, error)
     finally:
         release(run.folder)
 
 
-def _train(parts: Parts, run: Run) -> Scores | None:
-    recipe = parts.recipe
+def _train(run: Run) -> Scores | None:
+    recipe = run.recipe
     if recipe.evaluation.every and not run.start and not run.scores:
-        validate(parts, run, 0)  # what there is to lose
+        validate(run, 0)  # what there is to lose
     if run.settled < run.start:  # stopped before that
-        after_step(parts, run, run.start)
-    for phase in schedule(recipe.rl.steps, irl_every(parts), recipe.irl.steps, run.start):
-        moved = _reinforce(parts, run, phase)
+        after_step(run, run.start)
+    for phase in schedule(recipe.rl.steps, irl_every(run), recipe.irl.steps, run.start):
+        moved = _reinforce(run, phase)
         if phase.irl:
-            _inverse(parts, run, phase, moved)
-        after_step(parts, run, phase.last)  # last: a run resumed here has all of the phase
-    return _finish(parts, run)
+            _inverse(run, phase, moved)
+        after_step(run, phase.last)  # last: a run resumed here has all of the phase
+    return _finish(run)
 
 
-def _reinforce(parts: Parts, run: Run, phase: Phase) -> Metrics:
+def _reinforce(run: Run, phase: Phase) -> Metrics:
     """The RL phase; returns how far it moved the policy, as the meter read it."""
-    meter = Meter(parts.policy.scorer, parts.probe)
+    meter = Meter(run.policy.scorer, run.probe)
     far, learnt = "", False  # `far` is said once a phase
-    for step, metrics, settled in rl_phase(parts, phase):
+    for step, metrics, settled in rl_phase(run, phase):
         note(run, "rl", step, phase=phase.number, **metrics)
         learnt |= metrics["used"] > 0
-        check_gap(metrics, parts.recipe.rollout.gap_stop, parts.policy.model.compute_dtype)
-        if not far and (far := gap_warning(metrics, parts.recipe.rollout.gap_warn)):
+        check_gap(metrics, run.recipe.rollout.gap_stop, run.policy.model.compute_dtype)
+        if not far and (far := gap_warning(metrics, run.recipe.rollout.gap_warn)):
             run.track.log("warning", step, text=far)
-        if text := memory_warning(metrics, parts.budget.tokens):
+        if text := memory_warning(metrics, run.budget.tokens):
             run.track.log("warning", step, text=text)
         if settled and step < phase.last:
-            after_step(parts, run, step)
-    first = phase_start(parts, phase)
+            after_step(run, step)
+    first = phase_start(run, phase)
     # Resumed in mid-phase: the meter knows the policy since then alone, and says so.
     since: Metrics = {"since_step": phase.first - 1} if phase.first > first else {}
-    moved = _read_meter(parts, run, phase, "rl", meter, learnt, since)
-    if not phase.irl and parts.ranks.main:
-        parts.store.close_phase(first, phase.last, kept=set())
+    moved = _read_meter(run, phase, "rl", meter, learnt, since)
+    if not phase.irl and run.ranks.main:
+        run.store.close_phase(first, phase.last, kept=set())
     return moved
 
 
-def _inverse(parts: Parts, run: Run, phase: Phase, before: Metrics) -> None:
-    meter, learnt = Meter(parts.policy.scorer, parts.probe), False
-    for metrics in irl_phase(parts, phase):
+def _inverse(run: Run, phase: Phase, before: Metrics) -> None:
+    meter, learnt = Meter(run.policy.scorer, run.probe), False
+    for metrics in irl_phase(run, phase):
         note(run, "irl", phase.last, phase=phase.number, **metrics)
         learnt |= metrics.get("kept", 0) > 0
-        cut = cut_off_warning(metrics, parts.recipe.rollout.max_new_tokens)
-        for text in filter(None, (cut, memory_warning(metrics, parts.budget.tokens))):
+        cut = cut_off_warning(metrics, run.recipe.rollout.max_new_tokens)
+        for text in filter(None, (cut, memory_warning(metrics, run.budget.tokens))):
             run.track.log("warning", phase.last, text=text)
-    moved = _read_meter(parts, run, phase, "irl", meter, learnt, {})
-    if text := went_too_far(moved, before, own_lr(parts, phase)):
+    moved = _read_meter(run, phase, "irl", meter, learnt, {})
+    if text := went_too_far(moved, before, own_lr(run, phase)):
         run.track.log("warning", phase.last, text=text)
 
 
 def _read_meter(
-    parts: Parts, run: Run, phase: Phase, kind: str, meter: Meter, learnt: bool, since: Metrics
+    run: Run, phase: Phase, kind: str, meter: Meter, learnt: bool, since: Metrics
 ) -> Metrics:
     moved = meter.read() | since
     run.track.log("meter", phase.last, phase=phase.number, of=kind, **moved)
-    dtype = str(next(parts.policy.model.parameters()).dtype).removeprefix("torch.")
-    lr = own_lr(parts, phase) if kind == "irl" else parts.recipe.rl.lr
-    text = stood_still(kind, moved, lr, dtype, parts.recipe.meter.still, learnt)
+    dtype = str(next(run.policy.model.parameters()).dtype).removeprefix("torch.")
+    lr = own_lr(run, phase) if kind == "irl" else run.recipe.rl.lr
+    text = stood_still(kind, moved, lr, dtype, run.recipe.meter.still, learnt)
     # A part of a phase says little of it; of updates that were skipped there is a warning.
     if text and not since and not run.health.worst:
         run.track.log("warning", phase.last, text=text)
     return moved
 
 
-def _finish(parts: Parts, run: Run) -> Scores | None:
-    recipe = parts.recipe
+def _finish(run: Run) -> Scores | None:
+    recipe = run.recipe
     if not recipe.evaluation.final:
         return None
-    step = select(parts, run)
-    use_checkpoint(parts, run, step)
-    scores = measure(parts, run, "test", run.test, recipe.evaluation.n, step)
-    parts.ranks.tell(lambda: rewrite_card(parts, run, step))
+    step = select(run)
+    use_checkpoint(run, step)
+    scores = measure(run, "test", run.test, recipe.evaluation.n, step)
+    run.ranks.tell(lambda: rewrite_card(run, step))
     run.track.log("done", recipe.rl.steps, selected=step)
     return scores

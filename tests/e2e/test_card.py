@@ -39,17 +39,17 @@ def recipe_of(name="card", **changes):
 
 
 def run(recipe, folder, resume=False, listeners=None):
-    parts, this = open_run(recipe, folder, resume, listeners)
-    train(parts, this)
-    return parts, this
+    this = open_run(recipe, folder, resume, listeners)
+    train(this)
+    return this
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A run with a hostile name, which ends up in its card."""
     folder = tmp_path_factory.mktemp("card") / "run"
-    parts, this = run(recipe_of(HOSTILE), folder)
-    return folder, parts, this
+    this = run(recipe_of(HOSTILE), folder)
+    return folder, this
 
 
 def readme(folder, step):
@@ -88,7 +88,7 @@ def shown(summary, ks):
 
 
 def test_a_hostile_name_breaks_neither_the_front_matter_nor_the_markdown(finished):
-    folder, _, _ = finished
+    folder, _ = finished
     for step in (2, 4):
         text = readme(folder, step)
         head, body = text.removeprefix("---\n").split("\n---\n", 1)
@@ -113,7 +113,7 @@ def test_plain_text_means_itself():
 
 
 def test_tables_hold_the_numbers_of_the_evaluations(finished):
-    folder, _, _ = finished
+    folder, _ = finished
     for step in (2, 4):
         summary = json.loads((folder / "evals" / f"validation-{step:06d}.json").read_text())
         table = rows(readme(folder, step))
@@ -124,7 +124,7 @@ def test_tables_hold_the_numbers_of_the_evaluations(finished):
 
 
 def test_squeeze_figures_are_those_of_the_record(finished):
-    folder, _, _ = finished
+    folder, _ = finished
     records = read_records(folder / "metrics.jsonl")
     rl = [r for r in records if r["kind"] == "rl"]
     tried = [r["greedy_logprob"] for r in records if r.get("name", "").startswith("validation")]
@@ -142,9 +142,9 @@ def test_squeeze_figures_are_those_of_the_record(finished):
 
 
 def test_the_recipe_of_a_card_is_the_recipe(finished):
-    _, parts, _ = finished
+    _, this = finished
     inside, _ = blocks(readme(finished[0], 4))
-    assert parse_recipe(yaml.safe_load(inside["yaml"]), "card") == parts.recipe
+    assert parse_recipe(yaml.safe_load(inside["yaml"]), "card") == this.recipe
     tree = recipe_differences(recipe_of(rl={"algorithm": {"type": "dapo", "eps": 0.1}}))
     assert tree["rl"] == {"algorithm": {"type": "dapo", "eps": 0.1}}
     assert list(tree)[:2] == ["name", "seed"]
@@ -182,13 +182,13 @@ def loads(checkpoint, more=""):
 
 
 def test_transformers_loads_a_checkpoint_and_samples_as_it_was_evaluated(finished):
-    folder, parts, _ = finished
+    folder, this = finished
     checkpoint = folder / "checkpoints" / "step-000004"
     config = json.loads((checkpoint / "generation_config.json").read_text())
     del config["transformers_version"]
     assert config == {
         "do_sample": True, "temperature": 0.7, "top_p": 1.0, "top_k": 9, "max_new_tokens": 20,
-        "eos_token_id": parts.policy.eos_ids[0], "pad_token_id": 0,
+        "eos_token_id": this.policy.eos_ids[0], "pad_token_id": 0,
     }  # fmt: skip
     prompt = blocks((checkpoint / "README.md").read_text(encoding="utf-8"))[0]["text"]
     said = loads(
@@ -198,15 +198,15 @@ def test_transformers_loads_a_checkpoint_and_samples_as_it_was_evaluated(finishe
         "print(len(out), out[-1], model.generation_config.top_k)",
     )
     length, last, top_k = map(int, said.split())
-    assert last == parts.policy.eos_ids[0] or length == 20
+    assert last == this.policy.eos_ids[0] or length == 20
     assert top_k == 9
 
 
 def test_greedy_evaluation_is_a_greedy_generation_config(finished):
-    _, parts, _ = finished
+    _, this = finished
     from sps.lifecycle.card import generation
 
-    config = json.loads(generation(parts.policy, recipe_of(evaluation={"temperature": 0})))
+    config = json.loads(generation(this.policy, recipe_of(evaluation={"temperature": 0})))
     assert config["do_sample"] is False
     assert "temperature" not in config
     assert "top_k" not in config
@@ -250,7 +250,7 @@ def test_hub_ids_are_named_and_local_folders_are_not(tmp_path):
 
 
 def test_a_test_set_of_benchmarks_has_a_row_for_each(finished, tmp_path):
-    _, parts, this = finished
+    _, this = finished
     (tmp_path / "evals").mkdir()
     right = {"aime24/1": 0, "aime24/2": 2, "gsm8k/1": 2}
     summary = {
@@ -260,7 +260,7 @@ def test_a_test_set_of_benchmarks_has_a_row_for_each(finished, tmp_path):
     (tmp_path / "evals" / "test.json").write_text(json.dumps(summary))
     from dataclasses import replace
 
-    text = card(replace(parts, recipe=maths()), replace(this, folder=tmp_path), 4, selected=True)
+    text = card(replace(this, recipe=maths(), folder=tmp_path), 4, selected=True)
     table = rows(text)
     # By hand: one of two questions always right is 50 %, the one of gsm8k is always right.
     assert table["aime24"][0] == "2 x 2"

@@ -120,17 +120,17 @@ def state_of(optimizer):
 
 
 def test_an_update_that_is_not_finite_leaves_weights_and_optimizer_alone(tmp_path, monkeypatch):
-    parts, this = open_run(recipe_of(irl__steps=0), tmp_path / "run")
+    this = open_run(recipe_of(irl__steps=0), tmp_path / "run")
     seen = {}
 
     def look(record):
         if record["kind"] == "rl":
-            own = [p.detach().clone() for p in parts.policy.model.parameters()]
-            seen[record["step"]] = own, state_of(parts.optimizer)
+            own = [p.detach().clone() for p in this.policy.model.parameters()]
+            seen[record["step"]] = own, state_of(this.optimizer)
 
     this.track.listeners.append(look)
     with spoilt(monkeypatch, rl, "policy_loss", {3, 4}):
-        train(parts, this)
+        train(this)
     assert [r["step"] for r in learnt(tmp_path / "run") if r.get("skipped")] == [3, 4]
     for (before, moments), (after, then) in ((seen[2], seen[3]), (seen[3], seen[4])):
         assert all(map(torch.equal, before, after))
@@ -172,13 +172,13 @@ def test_an_irl_phase_that_goes_well_does_not_hide_that_rl_learns_nothing(tmp_pa
     assert sum("the update was skipped" in text for text in texts) == 2
 
 
-def poisoned(parts, step):
+def poisoned(this, step):
     """A listener that makes a weight NaN after a step's update, as a failing device might."""
 
     def listen(record):
         if (record["kind"], record["step"]) == ("rl", step):
             with torch.no_grad():
-                next(parts.policy.model.parameters())[0, 0] = NAN
+                next(this.policy.model.parameters())[0, 0] = NAN
 
     return listen
 
@@ -190,10 +190,10 @@ def test_weights_that_are_not_finite_are_never_saved_nor_selected(step, every, t
     """What comes next after the fault."""
     how = {"select": "honest" if every else "last", "every": every, "n": 4, "validation_n": 4}
     recipe = recipe_of(checkpoint={"every": 2, "keep": 1}, evaluation=how, irl__steps=0)
-    parts, this = open_run(recipe, tmp_path / "run")
-    this.track.listeners.append(poisoned(parts, step))
+    this = open_run(recipe, tmp_path / "run")
+    this.track.listeners.append(poisoned(this, step))
     with pytest.raises(RunFailed, match="a weight is not finite") as said:
-        train(parts, this)
+        train(this)
     assert checkpoints(tmp_path / "run") == ["step-000002"]
     assert "the last good checkpoint is" in str(said.value)
     assert "step-000002" in str(said.value)
@@ -315,7 +315,7 @@ def test_json_that_is_no_state_of_a_run_is_damage_too(name, text, tmp_path, whol
     if name == "trainer.json":
         (newest / "checksums.json").unlink()  # which would have found it
     (newest / name).write_text(text)
-    _, this = open_run(recipe_of(**HOW), tmp_path / "run", resume=True)
+    this = open_run(recipe_of(**HOW), tmp_path / "run", resume=True)
     assert this.start == 2
     assert f"step-000004: it cannot be read: {name} " in warnings(tmp_path / "run")[-1][1]
 
@@ -546,9 +546,9 @@ def signalled(kind, step, nth=1):
 
 
 def stopped(folder, listener):
-    parts, this = open_run(recipe_of(**HOW), folder, True, [listener])
-    with parts.stop.listening(), pytest.raises(Stopped) as said:
-        train(parts, this)
+    this = open_run(recipe_of(**HOW), folder, True, [listener])
+    with this.stop.listening(), pytest.raises(Stopped) as said:
+        train(this)
     assert told(folder)[-1]["kind"] == "stopped"
     return str(said.value)
 

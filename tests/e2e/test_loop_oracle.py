@@ -53,25 +53,25 @@ def mark(weight):
 
 def checked_run(model_folder, folder, resume=False, **changes):
     recipe, _ = recipe_of(model_folder, **changes)
-    parts, run = open_run(recipe, folder, resume)
-    parts.engine = Checked(parts.engine, parts.policy.model)
-    parts.verifier = InlineVerifier(judge)
-    return parts, run, train(parts, run)
+    run = open_run(recipe, folder, resume)
+    run.engine = Checked(run.engine, run.policy.model)
+    run.verifier = InlineVerifier(judge)
+    return run, train(run)
 
 
-def words(parts, ids):
-    names = parts.policy.tokenizer.convert_ids_to_tokens(ids)
+def words(run, ids):
+    names = run.policy.tokenizer.convert_ids_to_tokens(ids)
     return " ".join(name for name in names if name not in (".", "<pad>"))
 
 
-def by_hand(parts, call, problems):
+def by_hand(run, call, problems):
     """Right answers of each problem, and the texts behind them."""
     requests, _, completions = call
     right, kinds = Counter(), Counter()
-    known = {tuple(parts.policy.tokenizer(p.question)["input_ids"]): p for p in problems}
+    known = {tuple(run.policy.tokenizer(p.question)["input_ids"]): p for p in problems}
     asked = {r.index: known[r.prompt_ids] for r in requests}
     for c in completions:
-        verdict = judge(asked[c.index], words(parts, c.ids.tolist()), c.finished)
+        verdict = judge(asked[c.index], words(run, c.ids.tolist()), c.finished)
         right[asked[c.index].id] += verdict.reward > 0
         kinds[verdict.kind] += 1
     return [right[p.id] for p in problems], dict(kinds)
@@ -87,23 +87,23 @@ def test_every_token_is_of_the_policy_as_it_stands_and_the_test_score_of_the_sel
 ):
     evaluation = {"n": 4, "validation_n": 8, "every": 1, "final": True, "select": select}
     evaluation |= {"temperature": 0.9, "top_k": 50, "top_p": 0.99}
-    parts, run, scores = checked_run(
+    run, scores = checked_run(
         model_folder, tmp_path / "run", evaluation=evaluation, seed=2, **SHORT
     )
-    calls = parts.engine.calls
+    calls = run.engine.calls
     # Of each evaluation: the samples, and then one greedy answer a problem.
     judged = [(call, after) for call, after in pairwise(calls) if after[1].temperature == 0]
     n = {"honest": 8, "paper": 4}[select]
     problems = {"honest": run.validation, "paper": run.test}[select]
     first = {"honest": 1, "paper": 5}[select]  # five validations come before those of the paper
-    found = [sum(by_hand(parts, call, problems)[0]) for call, _ in judged[first : first + 4]]
+    found = [sum(by_hand(run, call, problems)[0]) for call, _ in judged[first : first + 4]]
     for (_, sampling, _), _ in judged[first : first + 4]:
         assert sampling == Sampling(n, 8, 0.9, 0.99, 50, 12345)
     saved = {
         step: mark(load_file(checkpoint_path(run.folder, step) / "model.safetensors")[EMBEDDING])
         for step in (1, 2, 3, 4)
     }
-    of_call = {id(call): mark for call, mark in zip(calls, parts.engine.marks, strict=True)}
+    of_call = {id(call): mark for call, mark in zip(calls, run.engine.marks, strict=True)}
     weighed = [of_call[id(call)] for call, _ in judged]
     assert len(set(saved.values())) == 4
     assert weighed[first : first + 4] == [saved[step] for step in (1, 2, 3, 4)]
@@ -113,7 +113,7 @@ def test_every_token_is_of_the_policy_as_it_stands_and_the_test_score_of_the_sel
     assert (done["kind"], done["selected"]) == ("done", best)
     assert weighed[-1] == saved[best]
     call, greedy = judged[-1]
-    right, kinds = by_hand(parts, call, run.test)
+    right, kinds = by_hand(run, call, run.test)
     assert scores.correct_Q.tolist() == right
     assert list(scores.ids) == [p.id for p in run.test]
     assert scores.kinds == kinds
@@ -138,19 +138,19 @@ def test_a_resumed_run_draws_from_the_weights_it_resumed(model_folder, tmp_path)
             raise Stop
 
     recipe, _ = recipe_of(model_folder, **SHORT)
-    parts, run = open_run(recipe, tmp_path / "run", listeners=[stop])
-    parts.verifier = InlineVerifier(judge)
+    run = open_run(recipe, tmp_path / "run", listeners=[stop])
+    run.verifier = InlineVerifier(judge)
     with pytest.raises(Stop):
-        train(parts, run)
-    parts, run, _ = checked_run(model_folder, tmp_path / "run", resume=True, **SHORT)
+        train(run)
+    run, _ = checked_run(model_folder, tmp_path / "run", resume=True, **SHORT)
     assert run.start == 3
-    assert len(parts.engine.calls) == 1
+    assert len(run.engine.calls) == 1
 
 
 def test_an_evaluation_may_be_hotter_than_the_recipe(model_folder, tmp_path):
-    parts, run, _ = open_parts(model_folder, tmp_path / "run")
-    measure(parts, run, "hot", run.test[:2], 3, 0, temperature=1.7)
-    (requests, sampling, _), (_, greedy, _) = parts.engine.calls
+    run, _ = open_parts(model_folder, tmp_path / "run")
+    measure(run, "hot", run.test[:2], 3, 0, temperature=1.7)
+    (requests, sampling, _), (_, greedy, _) = run.engine.calls
     assert (sampling.n, sampling.temperature, greedy.temperature) == (3, 1.7, 0.0)
     assert [r.samples for r in requests] == [(0, 1, 2)] * 2
 
@@ -159,8 +159,8 @@ def test_runs_of_other_seeds_share_no_random_number(model_folder, tmp_path):
     seeds, orders = [], set()
     for seed in range(3):
         changes = {"seed": seed, "irl__steps": 0, "rl__algorithm": {"type": "dapo"}}
-        parts, _, _ = checked_run(model_folder, tmp_path / str(seed), **SHORT, **changes)
-        calls = [call for call in parts.engine.calls if call[1].temperature]
+        run, _ = checked_run(model_folder, tmp_path / str(seed), **SHORT, **changes)
+        calls = [call for call in run.engine.calls if call[1].temperature]
         assert len(calls) > 4  # some were drawn again
         seeds += [call[1].seed for call in calls]
         orders.add(tuple(r.prompt_ids for r in calls[0][0]))

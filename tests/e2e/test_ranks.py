@@ -101,7 +101,7 @@ def alone(tmp_path_factory):
     def run(name: str, *trees: dict) -> tuple[Path, Path]:
         if name not in runs:
             path = write_recipe(folder, name, *trees)
-            train(*open_run(load_recipe(path), folder / name))
+            train(open_run(load_recipe(path), folder / name))
             runs[name] = path, folder / name
         return runs[name]
 

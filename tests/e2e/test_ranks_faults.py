@@ -59,7 +59,7 @@ def two(fault, *arguments, sharded=""):
 @pytest.mark.parametrize("sharded", ["", "FSDP2"])
 def test_a_signal_to_one_rank_stops_both_and_they_go_on_as_one(tmp_path, sharded):
     recipe = write_recipe(tmp_path, "plain")
-    train(*open_run(load_recipe(recipe), tmp_path / "one"))
+    train(open_run(load_recipe(recipe), tmp_path / "one"))
     how = ("train", str(recipe), "--out", str(tmp_path / "two"), "--resume")
     said = two("term", *how, sharded=sharded)
     assert said[0].count("(SIGTERM); everything is kept: go on with --resume") == 1

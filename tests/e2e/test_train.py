@@ -78,9 +78,9 @@ def recipe_of(**changes):
 
 
 def run(recipe, folder, resume=False, listeners=None):
-    parts, this = open_run(recipe, folder, resume, listeners)
-    scores = train(parts, this)
-    return parts, this, scores
+    this = open_run(recipe, folder, resume, listeners)
+    scores = train(this)
+    return this, scores
 
 
 def weights(folder, step=6):
@@ -89,8 +89,8 @@ def weights(folder, step=6):
 
 
 def first_weights(recipe, tmp_path):
-    parts, _ = open_run(recipe, tmp_path / "first")
-    return {name: p.detach().clone() for name, p in parts.policy.model.named_parameters()}
+    this = open_run(recipe, tmp_path / "first")
+    return {name: p.detach().clone() for name, p in this.policy.model.named_parameters()}
 
 
 def same_weights(a, b):
@@ -125,13 +125,13 @@ ALGORITHMS = {
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_every_algorithm_learns_something_finite_and_stores_it(name, tmp_path):
     recipe = recipe_of(rl__algorithm=ALGORITHMS[name])
-    parts, _, _ = run(recipe, tmp_path / "run")
+    this, _ = run(recipe, tmp_path / "run")
     records = told(tmp_path / "run")
     steps = [r for r in records if r["kind"] == "rl"]
     assert [r["step"] for r in steps] == [1, 2, 3, 4, 5, 6]
     assert all(np.isfinite(r["loss"]) for r in steps)
     assert any(r["grad_norm"] > 0 for r in steps)
-    assert all(torch.isfinite(p).all() for p in parts.policy.model.parameters())
+    assert all(torch.isfinite(p).all() for p in this.policy.model.parameters())
     assert not same_weights(weights(tmp_path / "run"), first_weights(recipe, tmp_path))
     rows = stored(tmp_path / "run")
     # 6 steps of 4 groups of 4; DAPO draws more groups, and stores those too.
@@ -174,8 +174,8 @@ def test_reward_rises(name, tmp_path):
 def test_stored_logprobs_are_those_of_the_sampling_policy(tmp_path):
     recipe = recipe_of(irl__steps=0)
     run(recipe, tmp_path / "run")
-    parts, _ = open_run(recipe, tmp_path / "first")
-    model = parts.policy.model
+    this = open_run(recipe, tmp_path / "first")
+    model = this.policy.model
     rows = [r for r in stored(tmp_path / "run") if r["step"] == 1]
     assert len(rows) == 16
     for r in rows:
@@ -301,9 +301,9 @@ def test_a_run_goes_on_in_the_dtype_it_began_with(tmp_path):
         run(recipe_of(), tmp_path / "run", listeners=[kill_at("rl", 3)])
     assert load_recipe(written).model.dtype == "float32"  # what auto is on a CPU
     written.write_text(written.read_text().replace("float32", "bfloat16"))  # and on a GPU
-    parts, _, _ = run(recipe_of(), tmp_path / "run", resume=True)
-    assert parts.recipe.model.dtype == "bfloat16"
-    assert parts.policy.model.compute_dtype == torch.bfloat16
+    this, _ = run(recipe_of(), tmp_path / "run", resume=True)
+    assert this.recipe.model.dtype == "bfloat16"
+    assert this.policy.model.compute_dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize(
@@ -626,7 +626,7 @@ def test_a_phase_in_which_no_group_disagrees_says_so(tmp_path):
 def test_generating_and_verifying_are_timed_apart(
     algorithm, generate, verify, tmp_path, monkeypatch
 ):
-    parts, _ = open_run(recipe_of(rl__algorithm=algorithm), tmp_path / "run")
+    this = open_run(recipe_of(rl__algorithm=algorithm), tmp_path / "run")
     now = [0.0]
 
     def passes(seconds):
@@ -640,15 +640,15 @@ def test_generating_and_verifying_are_timed_apart(
             self.waited = True
             return Verdict("wrong", 0.0)
 
-    def drawn(requests, sampling, real=parts.engine.generate):
+    def drawn(requests, sampling, real=this.engine.generate):
         for completion in real(requests, sampling):
             passes(2)
             yield completion
 
     monkeypatch.setattr(rl, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    monkeypatch.setattr(parts.engine, "generate", drawn)
-    monkeypatch.setattr(parts.verifier, "submit", lambda *_: passes(0.25) or Late())
-    for _, metrics, _ in rl.rl_phase(parts, Phase(1, 1, 2, irl=False)):
+    monkeypatch.setattr(this.engine, "generate", drawn)
+    monkeypatch.setattr(this.verifier, "submit", lambda *_: passes(0.25) or Late())
+    for _, metrics, _ in rl.rl_phase(this, Phase(1, 1, 2, irl=False)):
         assert metrics["seconds/generate"] == pytest.approx(generate)
         assert metrics["seconds/verify"] == pytest.approx(verify)
         assert "seconds/draw" not in metrics
@@ -673,13 +673,13 @@ def test_a_verifier_that_fails_ends_the_run_and_nothing_is_learnt_from_it(tmp_pa
     (tmp_path / "dying.py").write_text(DYING)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     recipe = recipe_of(checkpoint__every=1, irl__steps=0)
-    parts, this = open_run(recipe, tmp_path / "run")
-    parts.verifier = VerifierPool("dying:make_judge", workers=1)
-    ready = parts.verifier.submit(parts.train[0], "", True)
+    this = open_run(recipe, tmp_path / "run")
+    this.verifier = VerifierPool("dying:make_judge", workers=1)
+    ready = this.verifier.submit(this.train[0], "", True)
     ready.result(timeout=60)
-    monkeypatch.setattr(parts.verifier, "_start", lambda: os.close(-1))  # no worker ever again
+    monkeypatch.setattr(this.verifier, "_start", lambda: os.close(-1))  # no worker ever again
     with pytest.raises(RunFailed, match="the verifier pool failed: OSError"):
-        train(parts, this)
+        train(this)
     assert latest_checkpoint(tmp_path / "run" / "checkpoints").name == "step-000001"
     assert {row["step"] for row in stored(tmp_path / "run")} == {1}
     run(recipe, tmp_path / "run", resume=True)
@@ -699,10 +699,10 @@ class Shifted(NativeEngine):
 
 def run_shifted(recipe, folder, by):
     """The `rl` records and the warnings of a run with such an engine."""
-    parts, this = open_run(recipe, folder)
-    parts.engine = Shifted(parts.policy.model, parts.policy.eos_ids, parts.policy.pad_id)
-    parts.engine.by = by
-    train(parts, this)
+    this = open_run(recipe, folder)
+    this.engine = Shifted(this.policy.model, this.policy.eos_ids, this.policy.pad_id)
+    this.engine.by = by
+    train(this)
     records = told(folder)
     return [r for r in records if r["kind"] == "rl"], [r for r in records if "text" in r]
 
@@ -804,7 +804,7 @@ def test_honest_selection_takes_the_best_on_validation(tmp_path):
     recipe = recipe_of(
         rl__lr=0.03, evaluation__select="honest", evaluation__every=2, evaluation__final=True
     )
-    parts, this, scores = run(recipe, tmp_path / "run")
+    this, scores = run(recipe, tmp_path / "run")
     by_step = {step: s.correct_Q.sum() for step, s in this.scores.items()}
     assert list(by_step) == [0, 2, 4, 6]  # what it starts from is scored, too
     del by_step[0]  # but is no checkpoint
@@ -814,7 +814,7 @@ def test_honest_selection_takes_the_best_on_validation(tmp_path):
     assert done["selected"] == min(step for step, right in by_step.items() if right == best)
     assert done["selected"] != 6
     chosen = weights(tmp_path / "run", done["selected"])
-    assert same_weights(chosen, dict(parts.policy.model.named_parameters()))
+    assert same_weights(chosen, dict(this.policy.model.named_parameters()))
     written = json.loads((tmp_path / "run" / "evals" / "test.json").read_text())
     assert sum(written["per_question"].values()) == scores.correct_Q.sum()
 
@@ -823,9 +823,9 @@ def test_the_best_of_the_saved_checkpoints_is_spared_and_selected(tmp_path, monk
     # Right of 4 on validation. The best, 0 and 3, are not saved; of those saved, 2 is the best.
     right = {0: 4, 1: 1, 2: 3, 3: 4, 4: 2, 5: 0, 6: 1}
 
-    def faked(parts, this, name, problems, n, step):
+    def faked(this, name, problems, n, step):
         if not name.startswith("validation-"):
-            return measure(parts, this, name, problems, n, step)
+            return measure(this, name, problems, n, step)
         rows = [
             {"problem_id": "q", "verdict": kind, "detail": "", "length": 1, "sum_logprob": -1.0}
             for kind in ["correct"] * right[step] + ["wrong"] * (4 - right[step])
@@ -846,7 +846,7 @@ def test_the_best_of_the_saved_checkpoints_is_spared_and_selected(tmp_path, monk
 
 def test_paper_selection_takes_the_best_on_the_test_set(tmp_path):
     recipe = recipe_of(rl__lr=0.03, evaluation__select="paper", evaluation__final=True)
-    parts, _, scores = run(recipe, tmp_path / "run")
+    this, scores = run(recipe, tmp_path / "run")
     right = {}
     for step in (2, 4, 6):
         path = tmp_path / "run" / "evals" / f"select-{step:06d}.json"
@@ -856,12 +856,12 @@ def test_paper_selection_takes_the_best_on_the_test_set(tmp_path):
     assert selected != 6
     assert scores.correct_Q.sum() == right[selected]  # the same samples, drawn again
     chosen = weights(tmp_path / "run", selected)
-    assert same_weights(chosen, dict(parts.policy.model.named_parameters()))
+    assert same_weights(chosen, dict(this.policy.model.named_parameters()))
 
 
 def test_selection_of_the_last_is_the_default(tmp_path):
     recipe = recipe_of(rl__lr=0.03, evaluation__final=True)
-    _, _, scores = run(recipe, tmp_path / "run")
+    _, scores = run(recipe, tmp_path / "run")
     assert told(tmp_path / "run")[-1]["selected"] == 6
     assert scores.n == 4
     assert len(scores.ids) == 4
@@ -900,10 +900,10 @@ def test_a_resumed_run_selects_what_the_whole_one_did(tmp_path):
     recipe = recipe_of(
         rl__lr=0.03, evaluation__select="honest", evaluation__every=2, evaluation__final=True
     )
-    _, whole, scores = run(recipe, tmp_path / "whole")
+    whole, scores = run(recipe, tmp_path / "whole")
     with pytest.raises(Killed):
         run(recipe, tmp_path / "run", listeners=[kill_at("rl", 5)])
-    _, resumed, again = run(recipe, tmp_path / "run", resume=True)
+    resumed, again = run(recipe, tmp_path / "run", resume=True)
     assert {s: x.summary() for s, x in resumed.scores.items()} == {
         s: x.summary() for s, x in whole.scores.items()
     }
@@ -912,13 +912,13 @@ def test_a_resumed_run_selects_what_the_whole_one_did(tmp_path):
 
 
 def test_the_embedded_policy_is_made_once_and_named_by_what_made_it(tmp_path):
-    first = Path(open_run(recipe_of(), tmp_path / "a")[0].policy.source)
+    first = Path(open_run(recipe_of(), tmp_path / "a").policy.source)
     written = (first / "model.safetensors").stat().st_mtime_ns
-    second = Path(open_run(recipe_of(rl__steps=9), tmp_path / "b")[0].policy.source)
+    second = Path(open_run(recipe_of(rl__steps=9), tmp_path / "b").policy.source)
     assert second == first
     assert (first / "model.safetensors").stat().st_mtime_ns == written
     other = recipe_of(model__base={**BASE, "steps": 3})
-    assert Path(open_run(other, tmp_path / "c")[0].policy.source) != first
+    assert Path(open_run(other, tmp_path / "c").policy.source) != first
 
 
 def adapters(folder, step=6):
@@ -964,9 +964,9 @@ def test_adapters_of_a_run_are_trained_on_by_another_and_never_silently_replaced
         with pytest.raises(UserError, match=r"model.lora: \{rank: 4, alpha: 8\}"):
             open_run(recipe_of(model__path=str(start), model__lora=other), tmp_path / "refused")
     recipe = recipe_of(model__path=str(start), model__lora=lora)
-    parts, _ = open_run(recipe, tmp_path / "look")
+    this = open_run(recipe, tmp_path / "look")
     held = adapters(tmp_path / "first", 3)
-    own = {n: p for n, p in parts.policy.model.named_parameters() if p.requires_grad}
+    own = {n: p for n, p in this.policy.model.named_parameters() if p.requires_grad}
     assert len(own) == len(held) > 0
     assert sorted(p.norm().item() for p in own.values()) == pytest.approx(
         sorted(p.norm().item() for p in held.values())

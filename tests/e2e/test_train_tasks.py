@@ -29,11 +29,11 @@ def rows(path, count, question="{0} + {0} = ?"):
 
 def run(tmp_path, task, **more):
     tree = {"model": {"path": str(BASE)}, "task": task, **SMALL, **more}
-    parts, run = open_run(parse_recipe(tree, "test"), tmp_path / "run")
+    run = open_run(parse_recipe(tree, "test"), tmp_path / "run")
     try:
-        return train(parts, run), read_records(tmp_path / "run" / "metrics.jsonl")
+        return train(run), read_records(tmp_path / "run" / "metrics.jsonl")
     finally:
-        parts.verifier.close()
+        run.verifier.close()
 
 
 def test_mathematics_trains_and_reports_overlap_first(tmp_path):

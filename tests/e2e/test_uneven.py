@@ -26,11 +26,11 @@ def test_idle_passes_change_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("SPS_CACHE", str(tmp_path / "cache"))
     weights, ranks = [], Behind()
     for name, own in (("plain", None), ("behind", ranks)):
-        parts, run = open_run(recipe, tmp_path / name)
+        run = open_run(recipe, tmp_path / name)
         if own:
-            parts.ranks = own
+            run.ranks = own
             monkeypatch.setattr("sps.lifecycle.settle.save_checkpoint", lambda *_: None)
-        train(parts, run)
-        weights.append([p.detach().clone() for p in parts.policy.model.parameters()])
+        train(run)
+        weights.append([p.detach().clone() for p in run.policy.model.parameters()])
     assert ranks.idle > 10
     assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))

@@ -71,14 +71,14 @@ def run(start, out, recipe, *more):
         f"model.path={start / 'model'}", f"task.data={start / 'sums.jsonl'}", "task.subset=40",
         "task.validation=8", "task.test=2", "task.benchmarks=[]", "rl.steps=4", "evaluation.n=4",
     )  # fmt: skip
-    parts, this = open_run(load_recipe(ROOT / "recipes" / "paper" / recipe, [*own, *more]), out)
+    this = open_run(load_recipe(ROOT / "recipes" / "paper" / recipe, [*own, *more]), out)
     # The algorithm learns from right and wrong answers, and this model knows none.
-    parts.verifier = Parity()
-    layers = parts.policy.model.base_model.layers
-    assert isinstance(layers[0], _Recomputed) == parts.recipe.model.checkpointing
-    train(parts, this)
+    this.verifier = Parity()
+    layers = this.policy.model.base_model.layers
+    assert isinstance(layers[0], _Recomputed) == this.recipe.model.checkpointing
+    train(this)
     records = read_records(out / "metrics.jsonl")
-    return parts, [r for r in records if r["kind"] == "rl" and r["used"]], records
+    return this, [r for r in records if r["kind"] == "rl" and r["used"]], records
 
 
 class Parity:
@@ -100,8 +100,8 @@ class Parity:
 
 @pytest.mark.parametrize("name", PAPER)
 def test_a_paper_recipe_samples_what_it_trains(start, tmp_path, name):
-    parts, rl, records = run(start, tmp_path / "run", f"{name}.yaml")
-    assert type(parts.engine).__name__ == "CudaEngine"
+    this, rl, records = run(start, tmp_path / "run", f"{name}.yaml")
+    assert type(this.engine).__name__ == "CudaEngine"
     assert len(rl) == 4
     assert max(r["engine_gap"] for r in rl) < GAP
     assert any(r["kind"] == "irl" for r in records) == (name == "sps")

@@ -71,8 +71,8 @@ def test_what_was_left_out_is_on_record_once(tmp_path):
     )
     recipe = parse_recipe(tree(data, validation=4, test=4), "test")
     for resume in (False, True):
-        parts, _ = open_run(recipe, tmp_path / "run", resume)
-        parts.verifier.close()
+        run = open_run(recipe, tmp_path / "run", resume)
+        run.verifier.close()
     (record,) = read_records(tmp_path / "run" / "metrics.jsonl")
     assert (record["kind"], record["step"]) == ("warning", 0)
     assert "31 questions are there more than once" in record["text"]

@@ -150,27 +150,22 @@ def _train(recipe: Recipe, folder: Path, resume: bool, ranks: Ranks, stop: Stop)
     with show as progress:
         listeners: list[Listener] = [progress] if progress else []
         with stop.window(alone):
-            parts, run = open_run(recipe, folder, resume, listeners, ranks)
-        parts.stop = stop
+            run = open_run(recipe, folder, resume, listeners, ranks)
+        run.stop = stop
         follow(run.track, recipe, recipe.name)
         if run.start:
             console.print(f"resumed after step {run.start}")
         try:
-            scores = train(parts, run)
+            scores = train(run)
         except Stopped:
-            _close(parts)
+            run.close()
             raise
-        _close(parts)
+        run.close()
     if scores is not None:
         for k in scores.report_ks():
             mean, low, high = scores.pass_at_k(k)
             console.print(f"Pass@{k:<4} {mean:6.1%}  [{low:.1%}, {high:.1%}]")
     console.print(f"run folder: {folder}")
-
-
-def _close(parts: Any) -> None:
-    parts.verifier.close()
-    parts.engine.close()
 
 
 def run_eval(

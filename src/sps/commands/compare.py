@@ -155,11 +155,11 @@ def run_job(job: Job) -> Summaries:
     try:
         with stop.listening():
             with stop.window():
-                parts, run = open_run(job.recipe, job.folder, resume)
-            parts.stop = stop
+                run = open_run(job.recipe, job.folder, resume)
+            run.stop = stop
             if job.train:
                 follow(run.track, job.recipe, f"{job.method} seed {job.recipe.seed}")
-                scores = train(parts, run)
+                scores = train(run)
                 if scores is None:
                     raise UserError(
                         f"{job.method}: evaluation.final is off, so there is nothing to compare"
@@ -167,9 +167,8 @@ def run_job(job: Job) -> Summaries:
                 summary = {**scores.summary(), **_seconds(job.folder)}
             else:
                 n = job.recipe.evaluation.n
-                summary = measure(parts, run, "test-000000", run.test, n, 0).summary()
-        parts.verifier.close()
-        parts.engine.close()
+                summary = measure(run, "test-000000", run.test, n, 0).summary()
+        run.close()
         write_whole(written, json.dumps({job.method: summary}, indent=1))
     finally:
         release(job.folder)

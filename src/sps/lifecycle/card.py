@@ -21,8 +21,8 @@ from sps.config.recipe import Recipe
 from sps.config.tasks import Node
 from sps.evaluate.scores import Scores, load_scores
 from sps.evaluate.tables import shown_ks
-from sps.lifecycle.measure import Run, checkpoint_path
-from sps.phases import Parts
+from sps.lifecycle.measure import checkpoint_path
+from sps.phases.run import Run
 from sps.policy.load import Policy
 from sps.run.disk import write_whole
 from sps.run.track import read_records
@@ -50,18 +50,18 @@ model = AutoPeftModelForCausalLM.from_pretrained(".")  # loads the base model, t
 model.generation_config = GenerationConfig.from_pretrained(".")"""
 
 
-def describe(parts: Parts, run: Run, step: int) -> dict[str, str]:
+def describe(run: Run, step: int) -> dict[str, str]:
     """Files of a checkpoint besides weights and tokenizer, as texts by name."""
     return {
-        "generation_config.json": generation(parts.policy, parts.recipe),
-        "README.md": card(parts, run, step),
+        "generation_config.json": generation(run.policy, run.recipe),
+        "README.md": card(run, step),
     }
 
 
-def rewrite_card(parts: Parts, run: Run, step: int) -> None:
+def rewrite_card(run: Run, step: int) -> None:
     """The card of the selected checkpoint once more, with its test scores; whole or as it was."""
     path = checkpoint_path(run.folder, step) / "README.md"
-    write_whole(path, card(parts, run, step, selected=True))
+    write_whole(path, card(run, step, selected=True))
 
 
 def generation(policy: Policy, recipe: Recipe) -> str:
@@ -80,9 +80,9 @@ def generation(policy: Policy, recipe: Recipe) -> str:
     ).to_json_string()
 
 
-def card(parts: Parts, run: Run, step: int, selected: bool = False) -> str:
+def card(run: Run, step: int, selected: bool = False) -> str:
     """The model card of the checkpoint of a step: YAML for the hub, then Markdown."""
-    recipe = parts.recipe
+    recipe = run.recipe
     records = [r for r in read_records(run.folder / "metrics.jsonl") if r["step"] <= step]
     sections = [
         f"---\n{_yaml(front_matter(recipe))}---",
@@ -90,9 +90,9 @@ def card(parts: Parts, run: Run, step: int, selected: bool = False) -> str:
         _what(recipe, step),
         "## Load it",
         _code(_FULL if recipe.model.lora is None else _ADAPTER, "python"),
-        _prompt(parts, run),
+        _prompt(run),
         "## Data",
-        *_data(parts, run, records),
+        *_data(run, records),
         "## Pass@k",
         *_passk(recipe, run.folder, step, selected),
         "## How concentrated it is",
@@ -187,11 +187,11 @@ def _what(recipe: Recipe, step: int) -> str:
     ) + (where if adapter and not (path and is_hub_id(path)) else "")
 
 
-def _prompt(parts: Parts, run: Run) -> str:
-    shaped = getattr(parts.recipe.task, "template", None)  # without one the question is the prompt
+def _prompt(run: Run) -> str:
+    shaped = getattr(run.recipe.task, "template", None)  # without one the question is the prompt
     problem = Problem("", "{question}", "") if shaped or not run.validation else run.validation[0]
-    prompt = parts.task.prompt(problem)
-    how = parts.recipe.evaluation
+    prompt = run.task.prompt(problem)
+    how = run.recipe.evaluation
     drawn = f"temperature {how.temperature:g}, top-p {how.top_p:g}, top-k {how.top_k or 'off'}"
     text = f"`generation_config.json` samples as the evaluation below did: {drawn}."
     if isinstance(prompt, str):
@@ -202,15 +202,15 @@ def _prompt(parts: Parts, run: Run) -> str:
     )
 
 
-def _data(parts: Parts, run: Run, records: list[Record]) -> Iterator[str]:
-    task = parts.recipe.task
+def _data(run: Run, records: list[Record]) -> Iterator[str]:
+    task = run.recipe.task
     source = getattr(task, "data", None) or getattr(task, "name", None) or ""
     if source and not is_hub_id(source):
         source = Path(source).name
     named = f", {plain(source)}" if source else ""
     tests = ", ".join(plain(b) for b in getattr(task, "benchmarks", ())) or "held out"
     yield (
-        f"Task: {task.type}{named}. {len(parts.train)} training problems, "
+        f"Task: {task.type}{named}. {len(run.train)} training problems, "
         f"{len(run.validation)} for validation, {len(run.test)} test problems ({tests})."
     )
     for record in records:
@@ -228,8 +228,8 @@ def _passk(recipe: Recipe, folder: Path, step: int, selected: bool) -> Iterator[
     if validation:
         yield "\n".join(_table({"validation": validation}))
     if test:
-        parts = _by_benchmark(test, getattr(recipe.task, "benchmarks", ()))
-        yield "\n".join(_table(parts or {"test": test}))
+        run = _by_benchmark(test, getattr(recipe.task, "benchmarks", ()))
+        yield "\n".join(_table(run or {"test": test}))
         yield _SELECTED[recipe.evaluation.select]
 
 

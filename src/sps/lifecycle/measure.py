@@ -1,48 +1,27 @@
-"""A run folder: what is held out, its evaluations and its checkpoints."""
+"""Evaluations of a run, while it goes on and at its end; and its checkpoints by step."""
 
 from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from sps.evaluate.evaluate import Progress, evaluate
 from sps.evaluate.scores import Scores
-from sps.phases import Parts
+from sps.phases.run import Run
 from sps.policy.checkpoint import load_weights
 from sps.run.disk import write_whole
-from sps.run.health import Health
-from sps.run.track import Track
 from sps.store.evals import EvalStore
 from sps.types import Problem, Sampling
 
 
-@dataclass
-class Run:
-    """A run folder and what is held out from training."""
-
-    folder: Path
-    track: Track
-    validation: list[Problem]
-    test: list[Problem]
-    data: str = ""  # a digest of all questions and answers; empty: not known
-    start: int = 0  # RL steps done before this process
-    settled: int = 0  # the last step after which evaluations and checkpoints were considered
-    done: int = 0  # the last step that the weights have all of
-    cursor: int = 0  # of the sampler, then
-    health: Health = field(default_factory=lambda: Health(1))
-    scores: dict[int, Scores] = field(default_factory=dict)  # validation scores by step
-
-
-def use_checkpoint(parts: Parts, run: Run, step: int) -> None:
+def use_checkpoint(run: Run, step: int) -> None:
     """Go on with the weights that were saved after a step."""
-    load_weights(parts.policy, checkpoint_path(run.folder, step))
-    parts.engine.load_weights(parts.policy.model)
+    load_weights(run.policy, checkpoint_path(run.folder, step))
+    run.engine.load_weights(run.policy.model)
 
 
 def measure(
-    parts: Parts,
     run: Run,
     name: str,
     problems: list[Problem],
@@ -52,16 +31,16 @@ def measure(
     progress: Progress = lambda done, of, correct: None,
 ) -> Scores:
     """Evaluate the policy as it stands; samples and scores go to evals/."""
-    how = parts.recipe.evaluation
+    how = run.recipe.evaluation
     temperature = how.temperature if temperature is None else temperature
-    limit = parts.recipe.rollout.max_new_tokens
+    limit = run.recipe.rollout.max_new_tokens
     sampling = Sampling(n, limit, temperature, how.top_p, how.top_k, how.seed)
     began = time.perf_counter()
-    ranks = parts.ranks
+    ranks = run.ranks
     store = EvalStore(run.folder / "evals" / name, ranks)
-    asked = (parts.task, problems, sampling, store, progress, ranks)
-    with parts.stop.window(ranks.size == 1):  # what is judged is kept
-        scores = evaluate(parts.policy, parts.engine, parts.verifier, *asked)
+    asked = (run.task, problems, sampling, store, progress, ranks)
+    with run.stop.window(ranks.size == 1):  # what is judged is kept
+        scores = evaluate(run.policy, run.engine, run.verifier, *asked)
     summary = scores.summary()
     if ranks.main:
         write_whole(run.folder / "evals" / f"{name}.json", json.dumps(summary))
@@ -71,10 +50,10 @@ def measure(
     return scores
 
 
-def validate(parts: Parts, run: Run, step: int) -> None:
+def validate(run: Run, step: int) -> None:
     """Scores on the validation problems, kept by step; of step 0 they are the base's."""
-    n = parts.recipe.evaluation.validation_n
-    run.scores[step] = measure(parts, run, f"validation-{step:06d}", run.validation, n, step)
+    n = run.recipe.evaluation.validation_n
+    run.scores[step] = measure(run, f"validation-{step:06d}", run.validation, n, step)
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:

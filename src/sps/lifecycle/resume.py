@@ -12,9 +12,8 @@ import numpy as np
 from sps.config.recipe import Recipe, differences, dump_recipe, load_recipe
 from sps.errors import UserError
 from sps.evaluate.scores import Scores, load_scores
-from sps.lifecycle.measure import Run
-from sps.phases import Parts
 from sps.phases.irl import irl_every, make_irl_optimizer
+from sps.phases.run import Run
 from sps.policy.checkpoint import (
     forget_drafts,
     forget_stops,
@@ -112,7 +111,7 @@ def _unsure(checkpoint: Path | None) -> str:
     return f"{checkpoint.name} has no checksums ({why}): damage to its files would go unnoticed"
 
 
-def restore(parts: Parts, run: Run, checkpoint: Path) -> None:
+def restore(run: Run, checkpoint: Path) -> None:
     """Put everything back as it was when the checkpoint was written, and forget what came after."""
     state, tensors = load_trainer(checkpoint)
     if state.get("data", run.data) != run.data:  # older checkpoints do not say
@@ -127,37 +126,37 @@ def restore(parts: Parts, run: Run, checkpoint: Path) -> None:
             "copy, or remove the checkpoint: --resume then goes on from the one before"
         )
     run.start = run.done = state["step"]
-    parts.ranks.tell(lambda: _check_rollouts(parts, run.start))
+    run.ranks.tell(lambda: _check_rollouts(run, run.start))
     run.settled = state.get("settled", run.start)  # of a stop: what follows the step is yet to do
-    parts.sampler.cursor, parts.policy.version = state["cursor"], state["version"]
+    run.sampler.cursor, run.policy.version = state["cursor"], state["version"]
     run.cursor = state["cursor"]
-    model = parts.policy.model
-    set_optimizer_state(model, parts.optimizer, tensors["optimizer"])
+    model = run.policy.model
+    set_optimizer_state(model, run.optimizer, tensors["optimizer"])
     if tensors["irl_optimizer"] is not None:
-        parts.irl_optimizer = make_irl_optimizer(model, parts.recipe.irl, 0.0)  # a phase sets it
-        set_optimizer_state(model, parts.irl_optimizer, tensors["irl_optimizer"])
+        run.irl_optimizer = make_irl_optimizer(model, run.recipe.irl, 0.0)  # a phase sets it
+        set_optimizer_state(model, run.irl_optimizer, tensors["irl_optimizer"])
     prompts, completions = ([t.numpy() for t in part] for part in tensors["probe"])
-    parts.probe = make_probe_of(parts, prompts, completions)
-    forget(parts, run)
+    run.probe = make_probe_of(run, prompts, completions)
+    forget(run)
     if checkpoint.name.startswith("step-"):
-        parts.ranks.tell(lambda: _after_saving(run))
+        run.ranks.tell(lambda: _after_saving(run))
 
 
-def _check_rollouts(parts: Parts, start: int) -> None:
+def _check_rollouts(run: Run, start: int) -> None:
     """The next IRL phase learns from all rollouts since the last one, also those before us."""
-    every, rounds = irl_every(parts), parts.recipe.rl.algorithm.steps_per_generation
-    needed = range(start // every * every + 1, start + 1, rounds) if parts.recipe.irl.steps else ()
-    if lost := parts.store.missing(needed):
+    every, rounds = irl_every(run), run.recipe.rl.algorithm.steps_per_generation
+    needed = range(start // every * every + 1, start + 1, rounds) if run.recipe.irl.steps else ()
+    if lost := run.store.missing(needed):
         raise UserError(
-            f"{parts.store.folder}: the rollouts of {', '.join(f'step {s}' for s in lost[:3])} are "
+            f"{run.store.folder}: the rollouts of {', '.join(f'step {s}' for s in lost[:3])} are "
             "missing, and the next IRL phase learns from them. Put the files back from a copy, or "
             f"remove the checkpoints from step {lost[0]} on and go on with --resume"
         )
 
 
-def make_probe_of(parts: Parts, prompts: list[np.ndarray], completions: list[np.ndarray]) -> Probe:
+def make_probe_of(run: Run, prompts: list[np.ndarray], completions: list[np.ndarray]) -> Probe:
     """Held-out rollouts to measure policies on."""
-    return Probe(prompts, completions, parts.policy.pad_id, parts.recipe.rl.micro_tokens)
+    return Probe(prompts, completions, run.policy.pad_id, run.recipe.rl.micro_tokens)
 
 
 def _after_saving(run: Run) -> None:
@@ -168,11 +167,11 @@ def _after_saving(run: Run) -> None:
         run.track.log("checkpoint", run.start)
 
 
-def forget(parts: Parts, run: Run) -> None:
+def forget(run: Run) -> None:
     """Drop what a resumed run will do again; the rest is known to it as to an unbroken one."""
 
     def drop() -> tuple[dict[int, Scores], list[dict[str, Any]]]:
-        parts.store.forget_after(run.start)
+        run.store.forget_after(run.start)
         torn = run.track.forget_after(run.start)
         forget_drafts(run.folder / "checkpoints")
         for place in ("rollouts", "evals"):
@@ -182,12 +181,12 @@ def forget(parts: Parts, run: Run) -> None:
         if torn:
             text = f"{torn} lines of metrics.jsonl could not be read, and are left out"
             run.track.log("warning", run.start, text=text)
-        return _forget_evals(run, parts.recipe.rl.steps), read_records(run.track.path)
+        return _forget_evals(run, run.recipe.rl.steps), read_records(run.track.path)
 
-    run.scores, records = parts.ranks.tell(drop)
+    run.scores, records = run.ranks.tell(drop)
     for record in records:
         run.health.saw(record["kind"], record)
-    if run.health.skipped >= parts.recipe.rl.max_skipped:  # it ended for that: another attempt
+    if run.health.skipped >= run.recipe.rl.max_skipped:  # it ended for that: another attempt
         run.health.skipped = 0
     run.health.worst = 0
 

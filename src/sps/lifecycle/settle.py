@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 from sps.errors import RunFailed, Stopped
 from sps.evaluate.scores import best_step
 from sps.lifecycle.card import describe
-from sps.lifecycle.measure import Run, checkpoint_path, measure, use_checkpoint, validate
-from sps.phases import Parts
+from sps.lifecycle.measure import checkpoint_path, measure, use_checkpoint, validate
+from sps.phases.run import Run
 from sps.policy.checkpoint import (
     damage,
     forget_checkpoints,
@@ -31,43 +31,41 @@ def note(run: Run, kind: str, step: int, **metrics: Any) -> None:
         run.track.log("warning", step, text=text)
 
 
-def after_step(parts: Parts, run: Run, step: int) -> None:
+def after_step(run: Run, step: int) -> None:
     """The weights have all of a step, so the run may be cut here."""
-    recipe = parts.recipe
-    run.done, run.cursor = step, parts.sampler.cursor
+    recipe = run.recipe
+    run.done, run.cursor = step, run.sampler.cursor
     if run.health.worst:
-        _check_up(parts, run)
+        _check_up(run)
     last, before = step == recipe.rl.steps, run.settled
 
     def due(every: int) -> bool:
         return bool(every) and (last or step // every > before // every)
 
     if due(recipe.evaluation.every) and step not in run.scores:
-        validate(parts, run, step)
+        validate(run, step)
     if last or due(recipe.checkpoint.every):
-        _save(parts, run, step)
+        _save(run, step)
     run.settled = step
-    if asked := [why for why in parts.ranks.gather([parts.stop.asked]) if why]:
+    if asked := [why for why in run.ranks.gather([run.stop.asked]) if why]:
         raise Stopped(asked[0])
 
 
-def _save(parts: Parts, run: Run, step: int) -> None:
+def _save(run: Run, step: int) -> None:
     began = time.perf_counter()
-    _write(parts, run, checkpoint_path(run.folder, step), {})
+    _write(run, checkpoint_path(run.folder, step), {})
     run.track.log("checkpoint", step, **{"seconds/save": time.perf_counter() - began})
-    parts.ranks.tell(lambda: _forget_others(run, step, parts.recipe.checkpoint.keep))
+    run.ranks.tell(lambda: _forget_others(run, step, run.recipe.checkpoint.keep))
 
 
-def _write(parts: Parts, run: Run, path: Path, more: Metrics) -> None:
+def _write(run: Run, path: Path, more: Metrics) -> None:
     """A checkpoint, after all that a run resumed there will look for; never one that is broken."""
-    if not finite_weights(parts.policy.model):
+    if not finite_weights(run.policy.model):
         _give_up(run, "a weight is not finite (NaN or infinite)")
-    parts.ranks.tell(lambda: _sync(run.folder))
+    run.ranks.tell(lambda: _sync(run.folder))
     state = {"step": run.done, "cursor": run.cursor, "data": run.data, **more}
-    trainer, ranks = parts.trainer_state(), parts.ranks
-    save_checkpoint(
-        path, parts.policy, state, trainer, lambda: describe(parts, run, run.done), ranks
-    )
+    trainer, ranks = run.trainer_state(), run.ranks
+    save_checkpoint(path, run.policy, state, trainer, lambda: describe(run, run.done), ranks)
 
 
 def _sync(folder: Path) -> None:
@@ -84,40 +82,40 @@ def _forget_others(run: Run, step: int, keep: int) -> None:
     forget_stops(folder)
 
 
-def stop_here(parts: Parts, run: Run, why: str) -> NoReturn:
+def stop_here(run: Run, why: str) -> NoReturn:
     """Keep what is done since the last checkpoint, and say how to go on."""
-    _keep(parts, run)
+    _keep(run)
     run.track.log("stopped", run.done, text=why)
     raise Stopped(f"stopped after step {run.done} ({why}); everything is kept: go on with --resume")
 
 
-def _keep(parts: Parts, run: Run) -> None:
+def _keep(run: Run) -> None:
     """A checkpoint of its own name, which the next one replaces: it is no candidate of selection,
     so that a run that was stopped ends as one that was not."""
-    saved = parts.ranks.tell(lambda: checkpoint_path(run.folder, run.done).exists())
+    saved = run.ranks.tell(lambda: checkpoint_path(run.folder, run.done).exists())
     if run.done > run.start and not saved:
         path = run.folder / "checkpoints" / f"stop-{run.done:06d}"
-        _write(parts, run, path, {"settled": run.settled})
+        _write(run, path, {"settled": run.settled})
 
 
-def _check_up(parts: Parts, run: Run) -> None:
+def _check_up(run: Run) -> None:
     """Updates were skipped: end where weights are lost, or where it does not end."""
-    if not finite_weights(parts.policy.model):
+    if not finite_weights(run.policy.model):
         _give_up(run, "a weight is not finite (NaN or infinite)")
     # Not the last ones alone: an IRL phase whose updates are fine may have followed since.
     skipped, run.health.worst = run.health.worst, run.health.skipped
-    if skipped < parts.recipe.rl.max_skipped:
+    if skipped < run.recipe.rl.max_skipped:
         return
-    _keep(parts, run)
+    _keep(run)
     why = "loss, gradient or log-probabilities were not finite"
     _give_up(run, f"{skipped} updates in a row were skipped: {why}")
 
 
-def explain(parts: Parts, run: Run, error: Exception) -> NoReturn:
+def explain(run: Run, error: Exception) -> NoReturn:
     """An engine cannot draw from weights that are NaN: that is then the reason to give."""
-    if isinstance(error, RuntimeError) and not parts.ranks.sharded:
+    if isinstance(error, RuntimeError) and not run.ranks.sharded:
         try:
-            sound = finite_weights(parts.policy.model)
+            sound = finite_weights(run.policy.model)
         except RuntimeError:  # a device that has failed
             raise error from None
         if not sound:
@@ -138,19 +136,19 @@ def _give_up(run: Run, why: str) -> NoReturn:
     raise RunFailed(text)
 
 
-def select(parts: Parts, run: Run) -> int:
+def select(run: Run) -> int:
     """The step whose checkpoint is reported: the last, or the best by Avg@n among those saved."""
-    recipe = parts.recipe
+    recipe = run.recipe
     if recipe.evaluation.select == "last":
         return recipe.rl.steps
     scores = run.scores
-    saved = parts.ranks.tell(lambda: _sound(run))
+    saved = run.ranks.tell(lambda: _sound(run))
     if recipe.evaluation.select == "paper" and len(saved) > 1:  # on the test set, as the paper did
         scores = {}
         for step in sorted(saved):
-            use_checkpoint(parts, run, step)
+            use_checkpoint(run, step)
             name = f"select-{step:06d}"
-            scores[step] = measure(parts, run, name, run.test, recipe.evaluation.n, step)
+            scores[step] = measure(run, name, run.test, recipe.evaluation.n, step)
     return best_step(scores, saved, recipe.rl.steps)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sps.algo.irl import SELECTORS, forward_kl, irl_weight, lower_quantile, reach
 from sps.config.recipe import IRL
-from sps.phases import Parts
+from sps.phases.run import Run
 from sps.phases.schedule import Phase
 from sps.policy.load import Policy
 from sps.policy.logprobs import Rows, micro_batches, token_logprobs
@@ -26,30 +26,30 @@ from sps.types import Metrics
 Key = tuple[int, int, int]  # step, group, sample
 
 
-def irl_phase(parts: Parts, phase: Phase) -> Iterator[Metrics]:
+def irl_phase(run: Run, phase: Phase) -> Iterator[Metrics]:
     """Select from the phase's rollouts, mark them in the store, and take the IRL steps."""
-    settings = parts.recipe.irl
+    settings = run.recipe.irl
     began = time.perf_counter()
-    first = phase_start(parts, phase)
-    rng = np.random.default_rng([parts.recipe.seed, 7919, phase.number])  # its own random stream
-    kept = select(parts, first, phase.last, rng)
-    table = parts.ranks.tell(lambda: _close(parts, first, phase.last, kept))
-    lr = own_lr(parts, phase)
+    first = phase_start(run, phase)
+    rng = np.random.default_rng([run.recipe.seed, 7919, phase.number])  # its own random stream
+    kept = select(run, first, phase.last, rng)
+    table = run.ranks.tell(lambda: _close(run, first, phase.last, kept))
+    lr = own_lr(run, phase)
     yield {**told(table), "lr": lr, "seconds/select": time.perf_counter() - began}
     if not len(table):
         return
     prompts, completions = to_arrays(table, "prompt_ids"), to_arrays(table, "ids")
-    optimizer = _optimizer(parts, lr)
-    temperature = parts.recipe.rollout.temperature
+    optimizer = _optimizer(run, lr)
+    temperature = run.recipe.rollout.temperature
     for batch in batches(len(table), settings.batch, settings.steps, rng):
         began = time.perf_counter()
         rollouts = [prompts[i] for i in batch], [completions[i] for i in batch]
         sums = irl_step(
-            parts.policy, optimizer, *rollouts, settings, parts.budget, temperature, parts.ranks
+            run.policy, optimizer, *rollouts, settings, run.budget, temperature, run.ranks
         )
-        parts.policy.version += 1
+        run.policy.version += 1
         yield {**sums, "seconds/update": time.perf_counter() - began}
-    parts.engine.load_weights(parts.policy.model)
+    run.engine.load_weights(run.policy.model)
 
 
 def told(table: pa.Table) -> Metrics:
@@ -71,16 +71,16 @@ def irl_lr(settings: IRL, rl_lr: float, rl_steps: int) -> float:
     return settings.reach / reach(1.0, settings.steps, rl_lr, rl_steps)
 
 
-def own_lr(parts: Parts, phase: Phase) -> float:
+def own_lr(run: Run, phase: Phase) -> float:
     """The rate of the IRL phase that follows these RL steps; the last ones may be few."""
-    steps = phase.last - phase_start(parts, phase) + 1
-    return irl_lr(parts.recipe.irl, parts.recipe.rl.lr, steps)
+    steps = phase.last - phase_start(run, phase) + 1
+    return irl_lr(run.recipe.irl, run.recipe.rl.lr, steps)
 
 
-def irl_every(parts: Parts) -> int:
+def irl_every(run: Run) -> int:
     """RL steps in a phase: as set, or one pass over the training problems."""
-    recipe = parts.recipe
-    every = recipe.irl.every or max(1, -(-len(parts.train) // recipe.rollout.prompts))
+    recipe = run.recipe
+    every = recipe.irl.every or max(1, -(-len(run.train) // recipe.rollout.prompts))
     if recipe.irl.steps:
         return every
     # Plain RL: where a phase ends must not cut short what is drawn for several steps at once.
@@ -88,26 +88,26 @@ def irl_every(parts: Parts) -> int:
     return -(-every // rounds) * rounds
 
 
-def phase_start(parts: Parts, phase: Phase) -> int:
+def phase_start(run: Run, phase: Phase) -> int:
     """The first RL step of a phase, also where the run was resumed in the middle of it."""
-    return 1 + (phase.number - 1) * irl_every(parts)
+    return 1 + (phase.number - 1) * irl_every(run)
 
 
-def select(parts: Parts, first: int, last: int, rng: np.random.Generator) -> set[Key]:
+def select(run: Run, first: int, last: int, rng: np.random.Generator) -> set[Key]:
     """L2TE, or another selector, on every group of the steps first .. last."""
-    settings = parts.recipe.irl
+    settings = run.recipe.irl
     column = f"{settings.selector.likelihood}_logprob"
     if settings.selector.under == "policy":
-        table = parts.ranks.tell(lambda: parts.store.read(first, last))
-        table = _relikelihood(parts, table, column)
+        table = run.ranks.tell(lambda: run.store.read(first, last))
+        table = _relikelihood(run, table, column)
     else:
-        table = parts.ranks.tell(lambda: parts.store.light(first, last))
+        table = run.ranks.tell(lambda: run.store.light(first, last))
     kept: set[Key] = set()
     for step in sorted(set(table["step"].to_pylist())):
         rows = table.filter(pc.field("step") == step).sort_by(
             [("group", "ascending"), ("sample", "ascending")]
         )
-        shape = (-1, parts.recipe.rollout.n)
+        shape = (-1, run.recipe.rollout.n)
         reward_PG = rows["reward"].to_numpy().reshape(shape)
         likelihood_PG = rows[column].to_numpy().reshape(shape)
         keep_PG = select_groups(reward_PG, likelihood_PG, settings, rng)
@@ -176,10 +176,10 @@ def _rows(
     return micro_batches(prompts, completions, policy.pad_id, tokens, device, ranks)
 
 
-def _close(parts: Parts, first: int, last: int, kept: set[Key]) -> pa.Table:
+def _close(run: Run, first: int, last: int, kept: set[Key]) -> pa.Table:
     """Mark the kept rollouts in the store, and read them back in a fixed order."""
-    parts.store.close_phase(first, last, kept)
-    table = parts.store.read(first, last)
+    run.store.close_phase(first, last, kept)
+    table = run.store.read(first, last)
     order = [(c, "ascending") for c in ("step", "group", "sample")]
     return table.filter(table["kept"]).sort_by(order)
 
@@ -190,24 +190,22 @@ def make_irl_optimizer(model: Any, settings: IRL, lr: float) -> torch.optim.Opti
     return make_optimizer(model, lr, own.betas, own.eps, own.weight_decay)
 
 
-def _optimizer(parts: Parts, lr: float) -> torch.optim.Optimizer:
-    model, settings = parts.policy.model, parts.recipe.irl
+def _optimizer(run: Run, lr: float) -> torch.optim.Optimizer:
+    model, settings = run.policy.model, run.recipe.irl
     if settings.optimizer_state == "fresh":
         return make_irl_optimizer(model, settings, lr)
-    if parts.irl_optimizer is None:
-        parts.irl_optimizer = make_irl_optimizer(model, settings, lr)
-    for group in parts.irl_optimizer.param_groups:
+    if run.irl_optimizer is None:
+        run.irl_optimizer = make_irl_optimizer(model, settings, lr)
+    for group in run.irl_optimizer.param_groups:
         group["lr"] = lr
-    return parts.irl_optimizer
+    return run.irl_optimizer
 
 
-def _relikelihood(parts: Parts, table: pa.Table, column: str) -> pa.Table:
+def _relikelihood(run: Run, table: pa.Table, column: str) -> pa.Table:
     """The same rollouts with their likelihood under the reinforced policy."""
     rollouts = to_arrays(table, "prompt_ids"), to_arrays(table, "ids")
-    how, temperature = parts.recipe.irl.selector, parts.recipe.rollout.temperature
-    value_B = likelihoods(
-        parts.policy, *rollouts, how.likelihood, parts.budget, temperature, parts.ranks
-    )
+    how, temperature = run.recipe.irl.selector, run.recipe.rollout.temperature
+    value_B = likelihoods(run.policy, *rollouts, how.likelihood, run.budget, temperature, run.ranks)
     return table.set_column(table.schema.get_field_index(column), column, pa.array(value_B))
 
 

@@ -21,36 +21,36 @@ from sps.algo.rl import (
     policy_loss,
     truncated_weight,
 )
-from sps.phases import Parts
+from sps.phases.run import Run
 from sps.phases.schedule import Phase
 from sps.policy.logprobs import Rows, micro_batches, token_logprobs
 from sps.policy.update import even, in_memory, optimizer_step
 from sps.types import Completion, Group, Metrics, Problem, Request, Rollout, Sampling, Verdict
 
 
-def rl_phase(parts: Parts, phase: Phase) -> Iterator[tuple[int, Metrics, bool]]:
+def rl_phase(run: Run, phase: Phase) -> Iterator[tuple[int, Metrics, bool]]:
     """The steps of a phase; what was drawn is in the store before it is learnt from.
 
     The flag says that no drawn rollout still waits to be learnt from: the place for a checkpoint.
     """
-    settings = parts.recipe.rl.algorithm
+    settings = run.recipe.rl.algorithm
     step = phase.first
     while step <= phase.last:
         rounds = min(settings.steps_per_generation, phase.last - step + 1)
         began = time.perf_counter()
-        with parts.stop.window(parts.ranks.size == 1):  # no weight has changed yet
-            groups, metrics = draw_groups(parts, step, parts.recipe.rollout.prompts * rounds)
+        with run.stop.window(run.ranks.size == 1):  # no weight has changed yet
+            groups, metrics = draw_groups(run, step, run.recipe.rollout.prompts * rounds)
         drawn = time.perf_counter() - began
         verify = metrics.pop("seconds/verify")
         shares = list(_shares(groups, rounds))
         began = time.perf_counter()
-        olds, halved = _before_the_steps(parts, shares)
+        olds, halved = _before_the_steps(run, shares)
         scored = time.perf_counter() - began
         if halved:
             metrics["out_of_memory"] = halved
         for number, (share, old) in enumerate(zip(shares, olds, strict=True), 1):
             begun = time.perf_counter()
-            learnt = rl_step(parts, step, share, old)
+            learnt = rl_step(run, step, share, old)
             seconds = {
                 "seconds/generate": (drawn - verify) / rounds,
                 "seconds/verify": verify / rounds,
@@ -60,29 +60,29 @@ def rl_phase(parts: Parts, phase: Phase) -> Iterator[tuple[int, Metrics, bool]]:
             step += 1
 
 
-def draw_groups(parts: Parts, step: int, count: int) -> tuple[list[Group], Metrics]:
+def draw_groups(run: Run, step: int, count: int) -> tuple[list[Group], Metrics]:
     """Groups for `count` problems. DAPO draws again, on new problems, for groups that agree.
 
     `seconds/verify` of the metrics is what all draws together waited for verdicts.
     """
-    resample = getattr(parts.recipe.rl.algorithm, "max_resample_times", 0)
+    resample = getattr(run.recipe.rl.algorithm, "max_resample_times", 0)
     drawn: list[Group] = []
     useful: list[Group] = []
-    waited, rows = 0.0, getattr(parts.engine, "max_rows", 0)
+    waited, rows = 0.0, getattr(run.engine, "max_rows", 0)
     for attempt in range(1 + resample):
-        fresh, more = _draw(parts, step, count - len(useful), attempt, first_group=len(drawn))
+        fresh, more = _draw(run, step, count - len(useful), attempt, first_group=len(drawn))
         drawn += fresh
         waited += more
         useful += [group for group in fresh if _disagrees(group)]
         if len(useful) >= count or not resample:
             break
-    if parts.ranks.main:
-        parts.store.append(step, [rollout for group in drawn for rollout in group])
+    if run.ranks.main:
+        run.store.append(step, [rollout for group in drawn for rollout in group])
     # Where resampling ran out, groups that agree fill the batch: it keeps its size.
     dull = [group for group in drawn if not _disagrees(group)]
     groups = (useful + dull)[:count] if resample else drawn
     metrics = {**_drawn_metrics(drawn, groups), "seconds/verify": waited}
-    left = getattr(parts.engine, "max_rows", 0)
+    left = getattr(run.engine, "max_rows", 0)
     if left < rows:  # memory ran out
         metrics["rows_at_once"] = left
     return groups, metrics
@@ -103,9 +103,9 @@ class Batch:
         return [self.rollouts[i] for i in self.used]
 
 
-def make_batch(parts: Parts, groups: Sequence[Group]) -> Batch:
+def make_batch(run: Run, groups: Sequence[Group]) -> Batch:
     """Advantages and weights of some groups, by the recipe's algorithm."""
-    recipe, settings = parts.recipe, parts.recipe.rl.algorithm
+    recipe, settings = run.recipe, run.recipe.rl.algorithm
     algorithm = ALGORITHMS[settings.type]
     rollouts = [rollout for group in groups for rollout in group]
     reward_PG = torch.tensor([[r.reward for r in group] for group in groups])
@@ -122,9 +122,7 @@ Old = dict[
 ]  # place among a batch's used rollouts -> log-probabilities of its tokens
 
 
-def _before_the_steps(
-    parts: Parts, shares: Sequence[Sequence[Group]]
-) -> tuple[list[Old | None], int]:
+def _before_the_steps(run: Run, shares: Sequence[Sequence[Group]]) -> tuple[list[Old | None], int]:
     """The trainer's log-probabilities of the shares whose turn comes after another's step.
 
     None for the first: when it is learnt from, the policy is still the one that sampled. The second
@@ -132,24 +130,24 @@ def _before_the_steps(
     """
     if len(shares) == 1:
         return [None], 0
-    found = [sampler_logprobs(parts, share) for share in shares[1:]]
+    found = [sampler_logprobs(run, share) for share in shares[1:]]
     return [None, *(old for old, _ in found)], sum(halved for _, halved in found)
 
 
-def sampler_logprobs(parts: Parts, groups: Sequence[Group]) -> tuple[Old, int]:
+def sampler_logprobs(run: Run, groups: Sequence[Group]) -> tuple[Old, int]:
     """Log-probabilities of a batch that is learnt from later, by the policy as it is now.
 
     The engine's own are off by its rounding, which is more than GSPO's clip allows. So these are
     computed as the step will compute them, in the same parts and with gradients on (compiled code
     differs without): as long as nothing was learnt, the ratios are exactly 1.
     """
-    batch, temperature = make_batch(parts, groups), parts.recipe.rollout.temperature
+    batch, temperature = make_batch(run, groups), run.recipe.rollout.temperature
 
     def score(tokens: int) -> Old:
         found: Old = {}
-        own = _rows(parts, batch.learnt, tokens)
-        for rows, counts in even(own, parts.ranks, parts.policy.model.device):
-            logp_BT = token_logprobs(parts.policy.scorer, rows, temperature)[0].detach()
+        own = _rows(run, batch.learnt, tokens)
+        for rows, counts in even(own, run.ranks, run.policy.model.device):
+            logp_BT = token_logprobs(run.policy.scorer, rows, temperature)[0].detach()
             length_B = rows.mask_BT.sum(-1).tolist()
             for place, row, length in zip(
                 rows.which_B, logp_BT.cpu().numpy(), length_B, strict=True
@@ -159,25 +157,25 @@ def sampler_logprobs(parts: Parts, groups: Sequence[Group]) -> tuple[Old, int]:
         return found
 
     # DeepSpeed expects a backward pass after every pass with gradients.
-    with torch.set_grad_enabled(not parts.ranks.deepspeed):
-        return in_memory(parts.budget, parts.ranks, score)
+    with torch.set_grad_enabled(not run.ranks.deepspeed):
+        return in_memory(run.budget, run.ranks, score)
 
 
-def rl_step(parts: Parts, step: int, groups: Sequence[Group], old: Old | None = None) -> Metrics:
+def rl_step(run: Run, step: int, groups: Sequence[Group], old: Old | None = None) -> Metrics:
     """One optimizer step. `old` is what `sampler_logprobs` gave, once the policy has moved."""
-    recipe, policy = parts.recipe, parts.policy
-    settings, batch = recipe.rl.algorithm, make_batch(parts, groups)
+    recipe, policy = run.recipe, run.policy
+    settings, batch = recipe.rl.algorithm, make_batch(run, groups)
     algorithm = ALGORITHMS[settings.type]
     high = getattr(settings, "eps_high", settings.eps)
 
     def part_loss(rows: Rows, new_BT: Tensor, entropy_BT: Tensor) -> tuple[Tensor, dict]:
         old_BT = new_BT.detach() if old is None else _filled(old, rows)
-        correct_BT, gaps = _against_engine(parts, batch.learnt, rows, old_BT)
+        correct_BT, gaps = _against_engine(run, batch.learnt, rows, old_BT)
         which = batch.used[rows.which_B]
         terms = Terms(
             new_BT,
             old_BT,
-            _reference(parts, rows),
+            _reference(run, rows),
             batch.adv_B[which].to(new_BT.device),
             batch.weight_B[which].to(new_BT.device),
             rows.mask_BT,
@@ -189,46 +187,46 @@ def rl_step(parts: Parts, step: int, groups: Sequence[Group], old: Old | None = 
             loss = loss - recipe.rl.entropy * bonus
         return loss, sums | gaps
 
-    _set_lr(parts.optimizer, recipe.rl.lr, step, recipe.rl.optimizer.warmup_steps)
+    _set_lr(run.optimizer, recipe.rl.lr, step, recipe.rl.optimizer.warmup_steps)
     sums = optimizer_step(
         policy.scorer,
-        parts.optimizer,
-        lambda budget: _rows(parts, batch.learnt, budget),
-        parts.budget,
+        run.optimizer,
+        lambda budget: _rows(run, batch.learnt, budget),
+        run.budget,
         part_loss,
         temperature=recipe.rollout.temperature,
         max_grad_norm=recipe.rl.optimizer.max_grad_norm,
         entropy_grad=recipe.rl.entropy > 0,
-        ranks=parts.ranks,
+        ranks=run.ranks,
     )
     policy.version += 1
-    parts.engine.load_weights(policy.model)
+    run.engine.load_weights(policy.model)
     return _learnt_metrics(sums, len(batch.used), len(batch.rollouts))
 
 
 def _draw(
-    parts: Parts, step: int, count: int, attempt: int, first_group: int
+    run: Run, step: int, count: int, attempt: int, first_group: int
 ) -> tuple[list[Group], float]:
     """Groups, and the seconds that sampling stood still for verdicts: judging overlaps with it."""
-    settings = parts.recipe.rollout
-    problems = [parts.train[i] for i in parts.sampler.take(count)]
+    settings = run.recipe.rollout
+    problems = [run.train[i] for i in run.sampler.take(count)]
     sampling = Sampling(
         settings.n,
         settings.max_new_tokens,
         settings.temperature,
         settings.top_p,
         settings.top_k,
-        seed=(parts.recipe.seed * 1_000_003 + step) * 101 + attempt,
+        seed=(run.recipe.seed * 1_000_003 + step) * 101 + attempt,
     )
     everyone = tuple(range(settings.n))
-    mine = parts.ranks.mine(list(enumerate(problems)))
-    requests = [Request(i, parts.prompt_ids(p), everyone) for i, p in mine]
+    mine = run.ranks.mine(list(enumerate(problems)))
+    requests = [Request(i, run.prompt_ids(p), everyone) for i, p in mine]
     drawn: dict[tuple[int, int], tuple[Completion, Future[Verdict]]] = {}
     waited = 0.0
-    for completion in parts.engine.generate(requests, sampling):
-        text = parts.policy.decode(completion.ids)
+    for completion in run.engine.generate(requests, sampling):
+        text = run.policy.decode(completion.ids)
         began = time.perf_counter()
-        future = parts.verifier.submit(problems[completion.index], text, completion.finished)
+        future = run.verifier.submit(problems[completion.index], text, completion.finished)
         waited += time.perf_counter() - began  # the inline verifier judges right there
         drawn[completion.index, completion.sample] = (completion, future)
     began = time.perf_counter()
@@ -236,29 +234,29 @@ def _draw(
         future.result()
     waited += time.perf_counter() - began
     groups = [
-        [_rollout(parts, step, first_group + i, problem, *drawn[i, sample]) for sample in everyone]
+        [_rollout(run, step, first_group + i, problem, *drawn[i, sample]) for sample in everyone]
         for i, problem in mine
     ]
-    everything = sorted(parts.ranks.gather(groups), key=lambda group: group[0].group)
+    everything = sorted(run.ranks.gather(groups), key=lambda group: group[0].group)
     return everything, waited
 
 
 def _rollout(
-    parts: Parts, step: int, group: int, problem: Problem, c: Completion, future: Future[Verdict]
+    run: Run, step: int, group: int, problem: Problem, c: Completion, future: Future[Verdict]
 ) -> Rollout:
     verdict = future.result()
-    cache = getattr(parts.recipe.rl.algorithm, "soft_cache_length", 0)
-    limit = parts.recipe.rollout.max_new_tokens
+    cache = getattr(run.recipe.rl.algorithm, "soft_cache_length", 0)
+    limit = run.recipe.rollout.max_new_tokens
     penalty = float(overlong_penalty(torch.tensor([len(c.ids)]), limit, cache)) if cache else 0.0
     return Rollout(
         problem.id,
-        np.array(parts.prompt_ids(problem), dtype=np.int32),
+        np.array(run.prompt_ids(problem), dtype=np.int32),
         c.ids,
         c.logprobs,
         verdict.reward + penalty,
         verdict,
         step,
-        parts.policy.version,
+        run.policy.version,
         group,
         c.sample,
         c.finished,
@@ -275,14 +273,14 @@ def _shares(groups: list[Group], rounds: int) -> Iterator[list[Group]]:
         yield groups[i * len(groups) // rounds : (i + 1) * len(groups) // rounds]
 
 
-def _rows(parts: Parts, rollouts: Sequence[Rollout], budget: int) -> Iterator[Rows]:
+def _rows(run: Run, rollouts: Sequence[Rollout], budget: int) -> Iterator[Rows]:
     return micro_batches(
         [r.prompt_ids for r in rollouts],
         [r.ids for r in rollouts],
-        parts.policy.pad_id,
+        run.policy.pad_id,
         budget,
-        parts.policy.model.device,
-        parts.ranks,
+        run.policy.model.device,
+        run.ranks,
     )
 
 
@@ -296,13 +294,13 @@ def _filled(value_of: Mapping[int, np.ndarray], rows: Rows) -> Tensor:
 
 
 def _against_engine(
-    parts: Parts, rollouts: list[Rollout], rows: Rows, old_BT: Tensor
+    run: Run, rollouts: list[Rollout], rows: Rows, old_BT: Tensor
 ) -> tuple[Tensor | None, dict[str, Tensor]]:
     """The weights that make up for the engine, and how far it is from the trainer.
 
     Both are of the policy that sampled, so that they differ by the engine's rounding alone.
     """
-    cap, mask_BT = parts.recipe.rollout.correct, rows.mask_BT
+    cap, mask_BT = run.recipe.rollout.correct, rows.mask_BT
     engine_BT = _filled({i: rollouts[i].logprobs for i in rows.which_B.tolist()}, rows)
     gaps = engine_gap(old_BT, engine_BT, mask_BT)
     if cap is None:
@@ -314,10 +312,10 @@ def _against_engine(
 
 
 @torch.no_grad()
-def _reference(parts: Parts, rows: Rows) -> Tensor | None:
-    if parts.reference is None:
+def _reference(run: Run, rows: Rows) -> Tensor | None:
+    if run.reference is None:
         return None
-    return token_logprobs(parts.reference, rows, parts.recipe.rollout.temperature)[0]
+    return token_logprobs(run.reference, rows, run.recipe.rollout.temperature)[0]
 
 
 def _set_lr(optimizer: torch.optim.Optimizer, lr: float, step: int, warmup: int) -> None:

@@ -73,9 +73,9 @@ def made_rollouts(step, groups=3):
 class ByHand:
     """IRL phases once more."""
 
-    def __init__(self, parts, tree):
+    def __init__(self, run, tree):
         self.irl, self.temperature = tree["irl"], tree["rollout"]["temperature"]
-        model = parts.policy.model
+        model = run.policy.model
         self.start = {n: p.detach().clone() for n, p in model.named_parameters()}
         self.rl_lr = tree["rl"]["lr"]
         self.learner = self.fresh(model)
@@ -112,39 +112,37 @@ SMALL_PASSES = [(name, 30) for name in ("l2te", "sequence", "policy")]
 )
 def test_phases_are_the_ones_by_hand(name, micro_tokens, model_folder, tmp_path):
     changes = {f"irl__{key}": value for key, value in CASES[name].items()}
-    parts, _, tree = open_parts(
-        model_folder, tmp_path / "run", rl__micro_tokens=micro_tokens, **changes
-    )
-    by_hand = ByHand(parts, tree)
+    run, tree = open_parts(model_folder, tmp_path / "run", rl__micro_tokens=micro_tokens, **changes)
+    by_hand = ByHand(run, tree)
     # The second was resumed in the middle, after step 3; the third is cut short.
     for number, first, steps in ((1, 1, (1, 2)), (2, 4, (3, 4)), (3, 5, (5,))):
         rollouts = [r for step in steps for r in made_rollouts(step)]
         for step in steps:
-            parts.store.append(step, [r for r in rollouts if r.step == step])
-        version = parts.policy.version
+            run.store.append(step, [r for r in rollouts if r.step == step])
+        version = run.policy.version
         kept, wanted = by_hand.phase(number, [made_rollouts(step) for step in steps])
-        told, *learnt = irl_phase(parts, Phase(number, first, steps[-1], irl=True))
+        told, *learnt = irl_phase(run, Phase(number, first, steps[-1], irl=True))
         assert told["kept"] == len(kept) > 0
         assert told["lr"] == pytest.approx(by_hand.rate, rel=1e-9)
         assert told["kept_right"] == pytest.approx(np.mean([r.reward > 0 for r in kept]))
         assert told["kept_cut_off"] == pytest.approx(np.mean([not r.finished for r in kept]))
-        table = parts.store.read(steps[0], steps[-1]).to_pylist()
+        table = run.store.read(steps[0], steps[-1]).to_pylist()
         marked = {(r["step"], r["group"], r["sample"]) for r in table if r["kept"]}
         assert marked == {(r.step, r.group, r.sample) for r in kept}
         assert len(table) == len(rollouts)
         assert len(learnt) == len(wanted) == tree["irl"]["steps"]
         for got, want in zip(learnt, wanted, strict=True):
             assert {k: got[k] for k in want} == pytest.approx(want, rel=2e-4)
-        assert parts.policy.version == version + len(wanted)
+        assert run.policy.version == version + len(wanted)
         if name != "adamw_defaults":  # where the smallest gradients count as much as the largest
-            oracle.assert_same_weights(parts.policy.model, by_hand.learner, by_hand.start)
+            oracle.assert_same_weights(run.policy.model, by_hand.learner, by_hand.start)
 
 
 def test_a_phase_that_keeps_nothing_moves_nothing(model_folder, tmp_path):
-    parts, _, _ = open_parts(model_folder, tmp_path / "run", irl__selector={"type": "negative"})
-    parts.store.append(1, made_rollouts(1, groups=1))  # all right
-    before = [p.detach().clone() for p in parts.policy.model.parameters()]
-    (told,) = irl_phase(parts, Phase(1, 1, 1, irl=True))
+    run, _ = open_parts(model_folder, tmp_path / "run", irl__selector={"type": "negative"})
+    run.store.append(1, made_rollouts(1, groups=1))  # all right
+    before = [p.detach().clone() for p in run.policy.model.parameters()]
+    (told,) = irl_phase(run, Phase(1, 1, 1, irl=True))
     assert told["kept"] == 0
-    after = parts.policy.model.parameters()
+    after = run.policy.model.parameters()
     assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))

@@ -63,12 +63,12 @@ def model_folder(tmp_path_factory):
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_a_phase_is_the_one_by_hand(name, model_folder, tmp_path):
     shift = 0.3 if "correction" in name else 0.0
-    parts, _, tree = open_parts(model_folder, tmp_path / "run", shift=shift, **CASES[name])
-    phase = ByHand(parts, tree)
-    for step, metrics, settled in rl_phase(parts, Phase(1, 1, STEPS, irl=False)):
+    run, tree = open_parts(model_folder, tmp_path / "run", shift=shift, **CASES[name])
+    phase = ByHand(run, tree)
+    for step, metrics, settled in rl_phase(run, Phase(1, 1, STEPS, irl=False)):
         phase.check(step, metrics, settled)
     assert phase.step == STEPS
-    assert parts.policy.version == STEPS
+    assert run.policy.version == STEPS
     assert phase.used > 0
     assert sorted(phase.asked[:24]) == sorted({*phase.asked[:24]})  # no problem twice in a pass
     most = CASES[name].get("rl__micro_tokens", 16384)
@@ -82,23 +82,21 @@ def test_a_phase_is_the_one_by_hand(name, model_folder, tmp_path):
 class ByHand:
     """The phase once more: from what the engine gave, and nothing else of the product."""
 
-    def __init__(self, parts, tree, last=STEPS):
-        self.parts, self.tree, self.rollout, self.last = parts, tree, tree["rollout"], last
+    def __init__(self, run, tree, last=STEPS):
+        self.run, self.tree, self.rollout, self.last = run, tree, tree["rollout"], last
         self.how = oracle.settings_of(tree["rl"]["algorithm"])
         own = tree["rl"]["optimizer"]
-        model = parts.policy.model
+        model = run.policy.model
         self.learner = oracle.Learner(model, own["betas"], own["eps"], own["weight_decay"])
-        reference = parts.reference
+        reference = run.reference
         self.reference = oracle.Learner(reference.model) if reference is not None else None
         self.start = {n: p.detach().clone() for n, p in model.named_parameters()}
-        self.problems = {
-            tuple(parts.policy.tokenizer(p.question)["input_ids"]): p for p in parts.train
-        }
-        self.words = parts.policy.tokenizer.convert_ids_to_tokens
+        self.problems = {tuple(run.policy.tokenizer(p.question)["input_ids"]): p for p in run.train}
+        self.words = run.policy.tokenizer.convert_ids_to_tokens
         self.step = self.seen = self.used = self.above = self.below = 0
         self.inverse = 0  # IRL steps that the policy has seen besides
         self.passes: list[torch.Size] = []
-        parts.policy.scorer.register_forward_pre_hook(
+        run.policy.scorer.register_forward_pre_hook(
             lambda _, given: self.passes.append(given[0].ids_BL.shape)
         )
         self.shares: list = []
@@ -137,14 +135,14 @@ class ByHand:
         for name, value in wanted.items():
             assert metrics[name] == pytest.approx(value, rel=2e-4, abs=1e-5), name
         assert ("kl_ref" in metrics) == (self.how["beta"] > 0)
-        oracle.assert_same_weights(self.parts.policy.model, self.learner, self.start)
+        oracle.assert_same_weights(self.run.policy.model, self.learner, self.start)
 
     def draw(self, step):
         """The groups of a generation, in shares, and what is told of all that was drawn for it."""
         rounds = min(self.how["steps_per_generation"], self.last - step + 1)
         count, again = self.rollout["prompts"] * rounds, self.how["max_resample_times"]
         drawn, useful = [], []
-        calls = self.parts.engine.calls[self.seen :]
+        calls = self.run.engine.calls[self.seen :]
         self.seen += len(calls)
         for number, call in enumerate(calls):
             assert len(call[0]) == count - len(useful)  # as many as are missing, no more
@@ -200,7 +198,7 @@ class ByHand:
 
     def stored(self, step, drawn):
         """Every rollout is in the store, once, as it was drawn and judged."""
-        table = self.parts.store.read(step, step).to_pylist()
+        table = self.run.store.read(step, step).to_pylist()
         got = {(r["group"], r["sample"]): r for r in table}
         assert len(got) == len(table) == sum(len(g) for g in drawn)
         for number, group in enumerate(drawn):

@@ -46,9 +46,9 @@ def test_a_phase_is_as_long_as_set_or_one_pass(every, irl_steps, rounds, steps):
     algorithm = {"type": "gspo", "steps_per_generation": rounds}
     tree = {"rollout": {"prompts": 4}, "rl": {"algorithm": algorithm}}
     recipe = parse_recipe(tree | {"irl": {"every": every, "steps": irl_steps}}, "test")
-    parts = SimpleNamespace(recipe=recipe, train=[None] * 10)
-    assert irl_every(parts) == steps
-    assert phase_start(parts, Phase(3, 1, 1, True)) == 1 + 2 * steps
+    run = SimpleNamespace(recipe=recipe, train=[None] * 10)
+    assert irl_every(run) == steps
+    assert phase_start(run, Phase(3, 1, 1, True)) == 1 + 2 * steps
 
 
 def scores(*right):

@@ -18,7 +18,7 @@ def test_a_run_is_the_one_by_hand(state, tmp_path):
     """Two phases of 2 RL steps and 3 IRL steps: each optimizer goes on where it was."""
     save_model(tmp_path / "model")
     seen = Listening()
-    parts, run, tree = open_parts(
+    run, tree = open_parts(
         tmp_path / "model",
         tmp_path / "run",
         listeners=[seen],
@@ -26,19 +26,19 @@ def test_a_run_is_the_one_by_hand(state, tmp_path):
         irl__optimizer_state=state,
         irl__lr=None,
     )
-    seen.start(parts, tree)
-    train(parts, run)
+    seen.start(run, tree)
+    train(run)
     assert (seen.rl.step, seen.phases, seen.wanted) == (4, 2, [])
-    assert parts.policy.version == 4 + 2 * 3
+    assert run.policy.version == 4 + 2 * 3
 
 
 class Listening:
     """Takes each step by hand when the run says that it took it."""
 
-    def start(self, parts, tree):
-        self.parts, self.phases, self.wanted = parts, 0, []
-        self.rl = test_rl_oracle.ByHand(parts, tree, last=4)
-        self.irl = test_irl_oracle.ByHand(parts, tree)
+    def start(self, run, tree):
+        self.run, self.phases, self.wanted = run, 0, []
+        self.rl = test_rl_oracle.ByHand(run, tree, last=4)
+        self.irl = test_irl_oracle.ByHand(run, tree)
         self.irl.learner = self.irl.fresh(self.rl.learner.model, own=False)  # one policy for both
 
     def __call__(self, record):
@@ -54,12 +54,12 @@ class Listening:
             assert {k: record[k] for k in want} == pytest.approx(want, rel=2e-4)
             self.rl.inverse += 1
             if not self.wanted:
-                model = self.parts.policy.model
+                model = self.run.policy.model
                 oracle.assert_same_weights(model, self.rl.learner, self.rl.start)
 
     def drawn(self, step):
         """The rollouts of a step, from what the engine gave."""
-        groups = self.rl.groups(self.parts.engine.calls[step - 1])
+        groups = self.rl.groups(self.run.engine.calls[step - 1])
         return [
             rollout_of(row, verdict, step, g, s)
             for g, group in enumerate(groups)

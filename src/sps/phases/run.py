@@ -1,0 +1,83 @@
+"""One run: what it trains with, what is held out, where it is written, and how far it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sps.config.recipe import Recipe
+from sps.data.sampler import Sampler
+from sps.evaluate.scores import Scores
+from sps.policy.load import Policy
+from sps.policy.logprobs import Scorer
+from sps.policy.meter import Probe
+from sps.policy.sharding import optimizer_state
+from sps.policy.update import Budget
+from sps.ranks import ALONE, Ranks
+from sps.rollout import RolloutEngine
+from sps.run.health import Health
+from sps.run.stop import Stop
+from sps.run.track import Track
+from sps.store.rollouts import RolloutStore
+from sps.tasks import Task
+from sps.types import Problem
+from sps.verify import Verifier
+
+
+@dataclass
+class Run:
+    """Everything the phases work with; put together in build.py."""
+
+    recipe: Recipe
+    policy: Policy
+    reference: Scorer | None  # the frozen first policy when beta > 0
+    engine: RolloutEngine
+    verifier: Verifier
+    task: Task
+    sampler: Sampler
+    store: RolloutStore
+    optimizer: torch.optim.Optimizer
+    budget: Budget
+    folder: Path
+    track: Track
+    train: list[Problem]
+    validation: list[Problem] = field(default_factory=list)
+    test: list[Problem] = field(default_factory=list)
+    irl_optimizer: torch.optim.Optimizer | None = None  # carried over: irl.optimizer_state: kept
+    probe: Probe | None = None
+    ranks: Ranks = ALONE
+    stop: Stop = field(default_factory=Stop)
+    health: Health = field(default_factory=lambda: Health(1))
+    data: str = ""  # a digest of all questions and answers; empty: not known
+    start: int = 0  # RL steps done before this process
+    settled: int = 0  # the last step after which evaluations and checkpoints were considered
+    done: int = 0  # the last step that the weights have all of
+    cursor: int = 0  # of the sampler, then
+    scores: dict[int, Scores] = field(default_factory=dict)  # validation scores by step
+    prompts: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
+        """Token ids of a problem's prompt, encoded once."""
+        if problem.id not in self.prompts:
+            self.prompts[problem.id] = self.policy.encode(self.task.prompt(problem))
+        return self.prompts[problem.id]
+
+    def trainer_state(self) -> dict[str, Any]:
+        """What a checkpoint holds besides the weights. Random numbers need no state: all are drawn
+        from counters, so the step and the sampler's cursor are enough."""
+        probe = self.probe
+        return {
+            "optimizer": optimizer_state(self.policy.model, self.optimizer),
+            "irl_optimizer": optimizer_state(self.policy.model, self.irl_optimizer),
+            "probe": None
+            if probe is None
+            else [[torch.tensor(x) for x in part] for part in (probe.prompts, probe.completions)],
+        }
+
+    def close(self) -> None:
+        """Give back what engines and verifiers hold."""
+        self.verifier.close()
+        self.engine.close()
