@@ -19,6 +19,7 @@ DEFAULTS = {
     "dapo": {"eps": 0.2, "eps_high": 0.28, "max_resample_times": 3, "soft_cache_length": 0},
     "gspo": {"eps": 3e-4, "eps_high": 4e-4, "steps_per_generation": 4},
     "pass_at_k": {"eps": 0.2, "eps_high": 0.2, "k": 4},
+    "none": {"eps": 0.2, "eps_high": 0.2},
     "w_reinforce": {"eps": 0.2, "eps_high": 0.2, "right": 0.1},
 }
 SHARED = {"beta": 0.0, "steps_per_generation": 1, "max_resample_times": 0, "soft_cache_length": 0}
@@ -83,6 +84,8 @@ class Learner:
 def advantages(rewards: list[float], how: dict) -> list[float]:
     """Of the rollouts of one group."""
     n = len(rewards)
+    if how["type"] == "none":
+        return [0.0] * n
     if how["type"] == "w_reinforce":
         return [how["right"] if r > 0 else -1.0 for r in rewards]
     if how["type"] == "pass_at_k":
@@ -132,6 +135,7 @@ class Sums:
     total: dict[str, float] = field(default_factory=dict)
     above: int = 0  # tokens whose clip binds at the upper bound, and at the lower one
     below: int = 0
+    memory: float = 0.0  # minus the mean log-probability of what is recalled
 
     def add(self, name: str, values: torch.Tensor) -> None:
         self.total[name] = self.total.get(name, 0.0) + float(values.detach().sum())
@@ -149,6 +153,8 @@ def rl_step(
     entropy: float = 0.0,
     cap: float | None = None,
     reference: Learner | None = None,
+    recalled: list[Row] = (),
+    memory: dict | None = None,
 ) -> tuple[dict[str, float], Sums]:
     """One step on some groups, and the metrics it should report. Rows without `old` are fresh."""
     rows = [row for group in groups for row in group]
@@ -182,10 +188,23 @@ def rl_step(
         sums.add("engine_gap", gap.abs())
         sums.add("engine_gap_rms", gap**2)
         sums.add("engine_kl", gap.exp() - gap - 1)
-    if not used:
+    for row in recalled:
+        tokens = sum(len(row.ids) for row in recalled)
+        alike = memory.get("reduce", "token") == "token"
+        weight = 1 / tokens if alike else 1 / (len(recalled) * len(row.ids))
+        own = learner.tokens(row.prompt, row.ids, temperature)[0].sum()
+        loss = loss - memory["weight"] * weight * own
+        sums.memory -= float(own.detach()) / tokens
+    if not used and not recalled:
         return {"loss": 0.0, "grad_norm": 0.0, "used": 0.0, "ratio": 1.0, "clipped": 0.0}, sums
     metrics = {name: value / sums.tokens for name, value in sums.total.items()}
-    metrics["engine_gap_rms"] = math.sqrt(metrics["engine_gap_rms"])
+    if used:
+        metrics["engine_gap_rms"] = math.sqrt(metrics["engine_gap_rms"])
+    if memory:
+        tokens = sum(len(row.ids) for row in recalled)
+        metrics |= {"memory/nll": sums.memory, "memory/tokens": tokens}
+        metrics["memory/share"] = tokens / (tokens + sums.tokens)
+        metrics["memory/recalled"] = len(recalled)
     metrics |= {"loss": float(loss.detach()), "used": used / len(rows)}
     metrics["grad_norm"] = learner.step(loss, lr, most)
     return metrics, sums

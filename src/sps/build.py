@@ -18,6 +18,7 @@ from sps.data.splits import check_overlap, digest, make_splits
 from sps.errors import UserError
 from sps.lifecycle.resume import claim, forget, make_probe_of, restore
 from sps.phases.irl import irl_every
+from sps.phases.memory import make_memory
 from sps.phases.run import Run
 from sps.policy import embedded as tiny
 from sps.policy.checkpoint import load_weights
@@ -82,6 +83,7 @@ def open_run(
             forget(run)
         ranks.tell(lambda: _report_data(recipe, splits, dropped, track))
         run.probe = make_probe(run, splits["validation"])
+    run.memory = make_memory(run)
     ranks.tell(track.path.touch)  # from now on the folder holds a run
     if damaged:
         track.log("warning", run.start, text=damaged)

@@ -53,6 +53,11 @@ def of_sign(reward_PG: Tensor, right: float) -> Tensor:
     return torch.where(reward_PG > 0, right, -1.0)
 
 
+def no_advantage(reward_PG: Tensor) -> Tensor:
+    """No policy gradient: what is learnt comes from memory or IRL phases alone."""
+    return torch.zeros_like(reward_PG)
+
+
 def overlong_penalty(length_B: Tensor, limit: int, cache: int) -> Tensor:
     """DAPO's soft overlong punishment: 0 up to limit - cache, linearly down to -1 at the limit."""
     if cache == 0:
@@ -140,6 +145,7 @@ ALGORITHMS = {
     "dapo": Algorithm(normalised, token_ratio, token_mean),
     "gspo": Algorithm(normalised, sequence_ratio, mean_of_sequence_means),
     "pass_at_k": Algorithm(of_k, token_ratio, mean_of_sequence_means, ("k",)),
+    "none": Algorithm(no_advantage, token_ratio, mean_of_sequence_means),
     "w_reinforce": Algorithm(of_sign, token_ratio, token_mean, ("right",)),
 }
 

@@ -69,13 +69,22 @@ class WReinforce(Node):
     steps_per_generation: Positive = 1
 
 
+class NoGradient(Node):
+    """No policy gradient: the control that learns from memory, or IRL phases, alone."""
+
+    type: Literal["none"] = "none"
+    eps: Rate = 0.2
+    beta: Literal[0] = 0
+    steps_per_generation: Positive = 1
+
+
 def _typed(value: Any) -> Any:
     """A mapping without a type is GRPO, the default."""
     return {"type": "grpo", **value} if isinstance(value, dict) else value
 
 
 Algorithm = Annotated[
-    Grpo | DrGrpo | Dapo | Gspo | PassK | WReinforce,
+    Grpo | DrGrpo | Dapo | Gspo | PassK | WReinforce | NoGradient,
     Field(discriminator="type"),
     BeforeValidator(_typed),
 ]
@@ -118,8 +127,22 @@ class Selector(Node):
     quantile_over: Literal["group", "batch"] = "group"
 
 
+class Memory(Node):
+    """Right rollouts of the whole run, remembered: in each RL step a forward KL towards them."""
+
+    weight: Rate = 0.0  # of that forward KL beside the RL loss; 0: nothing is remembered
+    problems: Literal["batch", "all"] = "batch"  # whose rollouts a step recalls: its own, or any
+    distinct: bool = True  # one rollout for each distinct solution; false: the last right one alone
+    per_problem: Positive = 16  # rollouts recalled of a problem, drawn at random if there are more
+    age: NonNegative = 0  # RL steps after which a rollout is forgotten; 0: never
+    quantile: Annotated[float, Field(gt=0, le=1)] = 1.0  # of a problem's rollouts the least likely
+    share: Annotated[float, Field(gt=0)] = 1.0  # tokens recalled, at most, over those of the batch
+    reduce: Literal["token", "sequence"] = "token"  # which of them count alike
+
+
 class IRL(Node):
-    """The inverse-RL phases: forward KL towards the kept rollouts."""
+    """The inverse-RL side: forward KL towards rollouts of the policy's own, in phases between the
+    RL steps (`steps`), beside each of them (`memory`), or both."""
 
     steps: NonNegative = 4  # optimizer steps a phase; 0 is plain RL
     every: NonNegative = 0  # RL steps between phases; 0: one pass over the training problems
@@ -133,6 +156,7 @@ class IRL(Node):
     optimizer_state: Literal["fresh", "kept"] = "fresh"
     reduce: Literal["token", "sequence"] = "token"
     optimizer: Optimizer = Optimizer()
+    memory: Memory = Memory()
 
     @model_validator(mode="after")
     def _whole(self) -> IRL:

@@ -6,7 +6,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import torch
@@ -21,10 +22,12 @@ from sps.algo.rl import (
     policy_loss,
     truncated_weight,
 )
+from sps.phases.memory import memory_metrics, recall
 from sps.phases.run import Run
 from sps.phases.schedule import Phase
 from sps.policy.logprobs import Rows, micro_batches, token_logprobs
 from sps.policy.update import even, in_memory, optimizer_step
+from sps.store.memory import Remembered
 from sps.types import Completion, Group, Metrics, Problem, Request, Rollout, Sampling, Verdict
 
 
@@ -76,8 +79,11 @@ def draw_groups(run: Run, step: int, count: int) -> tuple[list[Group], Metrics]:
         useful += [group for group in fresh if _disagrees(group)]
         if len(useful) >= count or not resample:
             break
+    rollouts = [rollout for group in drawn for rollout in group]
     if run.ranks.main:
-        run.store.append(step, [rollout for group in drawn for rollout in group])
+        run.store.append(step, rollouts)
+    if run.memory is not None:
+        run.memory.add(rollouts)
     # Where resampling ran out, groups that agree fill the batch: it keeps its size.
     dull = [group for group in drawn if not _disagrees(group)]
     groups = (useful + dull)[:count] if resample else drawn
@@ -165,10 +171,13 @@ def rl_step(run: Run, step: int, groups: Sequence[Group], old: Old | None = None
     """One optimizer step. `old` is what `sampler_logprobs` gave, once the policy has moved."""
     recipe, policy = run.recipe, run.policy
     settings, batch = recipe.rl.algorithm, make_batch(run, groups)
-    algorithm = ALGORITHMS[settings.type]
+    algorithm, recalled = ALGORITHMS[settings.type], recall(run, step, groups)
+    used = len(batch.used)  # rows of memory come after these, in parts of their own
     high = getattr(settings, "eps_high", settings.eps)
 
     def part_loss(rows: Rows, new_BT: Tensor, entropy_BT: Tensor) -> tuple[Tensor, dict]:
+        if rows.which_B[0] >= used:
+            return recalled.loss(rows, new_BT, used)
         old_BT = new_BT.detach() if old is None else _filled(old, rows)
         correct_BT, gaps = _against_engine(run, batch.learnt, rows, old_BT)
         which = batch.used[rows.which_B]
@@ -191,7 +200,9 @@ def rl_step(run: Run, step: int, groups: Sequence[Group], old: Old | None = None
     sums = optimizer_step(
         policy.scorer,
         run.optimizer,
-        lambda budget: _rows(run, batch.learnt, budget),
+        lambda budget: chain(
+            _rows(run, batch.learnt, budget), _rows(run, recalled.rollouts, budget, used)
+        ),
         run.budget,
         part_loss,
         temperature=recipe.rollout.temperature,
@@ -201,7 +212,8 @@ def rl_step(run: Run, step: int, groups: Sequence[Group], old: Old | None = None
     )
     policy.version += 1
     run.engine.load_weights(policy.model)
-    return _learnt_metrics(sums, len(batch.used), len(batch.rollouts))
+    learnt = _learnt_metrics(sums, used, len(batch.rollouts))
+    return learnt | memory_metrics(run.memory, recalled, sums)
 
 
 def _draw(
@@ -273,8 +285,11 @@ def _shares(groups: list[Group], rounds: int) -> Iterator[list[Group]]:
         yield groups[i * len(groups) // rounds : (i + 1) * len(groups) // rounds]
 
 
-def _rows(run: Run, rollouts: Sequence[Rollout], budget: int) -> Iterator[Rows]:
-    return micro_batches(
+def _rows(
+    run: Run, rollouts: Sequence[Rollout | Remembered], budget: int, first: int = 0
+) -> Iterator[Rows]:
+    """Micro-batches of rollouts; `first` is the place of the first one among the step's rows."""
+    found = micro_batches(
         [r.prompt_ids for r in rollouts],
         [r.ids for r in rollouts],
         run.policy.pad_id,
@@ -282,6 +297,7 @@ def _rows(run: Run, rollouts: Sequence[Rollout], budget: int) -> Iterator[Rows]:
         run.policy.model.device,
         run.ranks,
     )
+    return (replace(rows, which_B=rows.which_B + first) for rows in found)
 
 
 def _filled(value_of: Mapping[int, np.ndarray], rows: Rows) -> Tensor:

@@ -21,6 +21,7 @@ from sps.rollout import RolloutEngine
 from sps.run.health import Health
 from sps.run.stop import Stop
 from sps.run.track import Track
+from sps.store.memory import Memory
 from sps.store.rollouts import RolloutStore
 from sps.tasks import Task
 from sps.types import Problem
@@ -48,6 +49,7 @@ class Run:
     test: list[Problem] = field(default_factory=list)
     irl_optimizer: torch.optim.Optimizer | None = None  # carried over: irl.optimizer_state: kept
     probe: Probe | None = None
+    memory: Memory | None = None  # right rollouts of the whole run: irl.memory
     ranks: Ranks = ALONE
     stop: Stop = field(default_factory=Stop)
     health: Health = field(default_factory=lambda: Health(1))

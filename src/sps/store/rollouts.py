@@ -88,16 +88,21 @@ class RolloutStore:
         first: int = 0,
         last: int = 10**9,
         columns: list[str] | None = None,
-        below: float | None = None,
+        where: pc.Expression | None = None,
     ) -> pa.Table:
-        """Rollouts of some steps and columns, less likely (mean log-probability) than `below`."""
+        """Rollouts of some steps and columns, and those alone of which `where` is true."""
         keep = (pc.field("step") >= first) & (pc.field("step") <= last)
-        if below is not None:
-            keep = keep & (pc.field("mean_logprob") < below)
+        if where is not None:
+            keep = keep & where
         needed = [f for f in listing(self.folder) if f.first <= last and first <= f.last]
         schema = SCHEMA if columns is None else pa.schema([SCHEMA.field(c) for c in columns])
         tables = [_read(file, schema, keep) for file in needed]
         return pa.concat_tables(tables) if tables else schema.empty_table()
+
+    def right(self, last: int, columns: list[str]) -> pa.Table:
+        """Some columns of the rollouts that were judged right, up to a step."""
+        table = self.read(0, last, [*columns, "verdict"], pc.field("verdict") == "correct")
+        return table.drop_columns("verdict")
 
     def missing(self, steps: Iterable[int]) -> list[int]:
         """Those of some steps that no file is there for."""

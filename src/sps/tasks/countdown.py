@@ -105,6 +105,15 @@ class Countdown:
         top = max(self.max_value, self.high)
         return [*(str(i) for i in range(top + 1)), *OPS, "=", "->", ":", "."]
 
+    def mode(self, problem: Problem, text: str) -> str | None:
+        """TEMPORARY"""
+        steps = []
+        for a, op, b, c in re.findall(r"(\d+) ([-+*/]) (\d+) = (\d+)", text):
+            if op in "+*" and int(a) > int(b):
+                a, b = b, a
+            steps.append(f"{a}{op}{b}={c}")
+        return " ".join(sorted(steps))
+
     def attempts(self, seed: int, solved: float) -> Iterator[tuple[Problem, str]]:
         """Endless noisy demonstrations on training problems: some solve, the rest wander."""
         rng = random.Random(seed)
