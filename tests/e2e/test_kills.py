@@ -17,6 +17,7 @@ KILLS = int(os.environ.get("SPS_KILLS", "50"))
 HOW = {
     "rl__steps": 12,
     "irl__lr": None,
+    "irl__memory": {"weight": 1.0},
     "evaluation": {"every": 4, "n": 8, "validation_n": 8, "select": "paper"},
 }
 

@@ -40,7 +40,11 @@ SMALL = {
 # reinforced policy, an optimizer that lives on, old log-probabilities; and DAPO's drawing again.
 HARD = {
     "rl": {"algorithm": {"type": "grpo", "beta": 0.05, "steps_per_generation": 2}},
-    "irl": {"selector": {"under": "policy"}, "optimizer_state": "kept"},
+    "irl": {
+        "selector": {"under": "policy"},
+        "optimizer_state": "kept",
+        "memory": {"weight": 1.0},
+    },
 }
 DAPO = {"rl": {"algorithm": {"type": "dapo", "max_resample_times": 2, "steps_per_generation": 2}}}
 

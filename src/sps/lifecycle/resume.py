@@ -143,13 +143,17 @@ def restore(run: Run, checkpoint: Path) -> None:
 
 
 def _check_rollouts(run: Run, start: int) -> None:
-    """The next IRL phase learns from all rollouts since the last one, also those before us."""
+    """The next IRL phase learns from all rollouts since the last one, and memory from all."""
     every, rounds = irl_every(run), run.recipe.rl.algorithm.steps_per_generation
-    needed = range(start // every * every + 1, start + 1, rounds) if run.recipe.irl.steps else ()
+    who, needed = "the next IRL phase learns", range(0)
+    if run.recipe.irl.memory.weight:
+        who, needed = "memory learns", range(1, start + 1, rounds)
+    elif run.recipe.irl.steps:
+        needed = range(start // every * every + 1, start + 1, rounds)
     if lost := run.store.missing(needed):
         raise UserError(
             f"{run.store.folder}: the rollouts of {', '.join(f'step {s}' for s in lost[:3])} are "
-            "missing, and the next IRL phase learns from them. Put the files back from a copy, or "
+            f"missing, and {who} from them. Put the files back from a copy, or "
             f"remove the checkpoints from step {lost[0]} on and go on with --resume"
         )
 

@@ -18,7 +18,7 @@ from sps.phases.run import Run
 from sps.phases.schedule import Phase
 from sps.policy.load import Policy
 from sps.policy.logprobs import Rows, micro_batches, token_logprobs
-from sps.policy.update import Budget, even, make_optimizer, optimizer_step
+from sps.policy.update import Budget, Term, even, make_optimizer, optimizer_step
 from sps.ranks import ALONE, Ranks
 from sps.store.rollouts import to_arrays
 from sps.types import Metrics
@@ -145,9 +145,8 @@ def irl_step(
     sums = optimizer_step(
         policy.scorer,
         optimizer,
-        lambda tokens: _rows(policy, prompts, completions, tokens, ranks),
+        [Term(lambda tokens: _rows(policy, prompts, completions, tokens, ranks), part_loss)],
         budget,
-        part_loss,
         temperature=temperature,
         max_grad_norm=settings.optimizer.max_grad_norm,
         ranks=ranks,

@@ -47,9 +47,9 @@ class Recalled:
     rollouts: list[Remembered]
     weight_B: Tensor
 
-    def loss(self, rows: Rows, new_BT: Tensor, first: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """The forward KL of some rows, and its sums; `first` is the place of the first rollout."""
-        weight_B = self.weight_B[rows.which_B - first].to(new_BT.device)
+    def loss(self, rows: Rows, new_BT: Tensor, entropy_BT: Tensor) -> tuple[Tensor, dict]:
+        """The forward KL of some rows, and its sums."""
+        weight_B = self.weight_B[rows.which_B].to(new_BT.device)
         nll = -torch.where(rows.mask_BT, new_BT, 0.0).sum()
         sums = {"memory_nll": nll, "memory_tokens": rows.mask_BT.sum(), "entropy": nll * 0}
         return forward_kl(new_BT, weight_B, rows.mask_BT), sums
@@ -84,7 +84,9 @@ def choose(
     found: list[list[Remembered]] = []
     for problem in problems:
         known = [
-            r for r in memory.of_problem(problem) if not settings.age or step - r.step < settings.age
+            r
+            for r in memory.of_problem(problem)
+            if not settings.age or step - r.step < settings.age
         ]
         known.sort(key=lambda r: r.mean_logprob)
         known = known[: int(np.ceil(settings.quantile * len(known)))]

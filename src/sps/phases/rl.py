@@ -6,8 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -26,7 +25,7 @@ from sps.phases.memory import memory_metrics, recall
 from sps.phases.run import Run
 from sps.phases.schedule import Phase
 from sps.policy.logprobs import Rows, micro_batches, token_logprobs
-from sps.policy.update import even, in_memory, optimizer_step
+from sps.policy.update import Term, even, in_memory, optimizer_step
 from sps.store.memory import Remembered
 from sps.types import Completion, Group, Metrics, Problem, Request, Rollout, Sampling, Verdict
 
@@ -172,12 +171,9 @@ def rl_step(run: Run, step: int, groups: Sequence[Group], old: Old | None = None
     recipe, policy = run.recipe, run.policy
     settings, batch = recipe.rl.algorithm, make_batch(run, groups)
     algorithm, recalled = ALGORITHMS[settings.type], recall(run, step, groups)
-    used = len(batch.used)  # rows of memory come after these, in parts of their own
     high = getattr(settings, "eps_high", settings.eps)
 
     def part_loss(rows: Rows, new_BT: Tensor, entropy_BT: Tensor) -> tuple[Tensor, dict]:
-        if rows.which_B[0] >= used:
-            return recalled.loss(rows, new_BT, used)
         old_BT = new_BT.detach() if old is None else _filled(old, rows)
         correct_BT, gaps = _against_engine(run, batch.learnt, rows, old_BT)
         which = batch.used[rows.which_B]
@@ -196,15 +192,15 @@ def rl_step(run: Run, step: int, groups: Sequence[Group], old: Old | None = None
             loss = loss - recipe.rl.entropy * bonus
         return loss, sums | gaps
 
+    terms = [Term(lambda tokens: _rows(run, batch.learnt, tokens), part_loss)]
+    if recalled.rollouts:
+        terms.append(Term(lambda tokens: _rows(run, recalled.rollouts, tokens), recalled.loss))
     _set_lr(run.optimizer, recipe.rl.lr, step, recipe.rl.optimizer.warmup_steps)
     sums = optimizer_step(
         policy.scorer,
         run.optimizer,
-        lambda budget: chain(
-            _rows(run, batch.learnt, budget), _rows(run, recalled.rollouts, budget, used)
-        ),
+        terms,
         run.budget,
-        part_loss,
         temperature=recipe.rollout.temperature,
         max_grad_norm=recipe.rl.optimizer.max_grad_norm,
         entropy_grad=recipe.rl.entropy > 0,
@@ -212,7 +208,7 @@ def rl_step(run: Run, step: int, groups: Sequence[Group], old: Old | None = None
     )
     policy.version += 1
     run.engine.load_weights(policy.model)
-    learnt = _learnt_metrics(sums, used, len(batch.rollouts))
+    learnt = _learnt_metrics(sums, len(batch.used), len(batch.rollouts))
     return learnt | memory_metrics(run.memory, recalled, sums)
 
 
@@ -285,11 +281,8 @@ def _shares(groups: list[Group], rounds: int) -> Iterator[list[Group]]:
         yield groups[i * len(groups) // rounds : (i + 1) * len(groups) // rounds]
 
 
-def _rows(
-    run: Run, rollouts: Sequence[Rollout | Remembered], budget: int, first: int = 0
-) -> Iterator[Rows]:
-    """Micro-batches of rollouts; `first` is the place of the first one among the step's rows."""
-    found = micro_batches(
+def _rows(run: Run, rollouts: Sequence[Rollout | Remembered], budget: int) -> Iterator[Rows]:
+    return micro_batches(
         [r.prompt_ids for r in rollouts],
         [r.ids for r in rollouts],
         run.policy.pad_id,
@@ -297,7 +290,6 @@ def _rows(
         run.policy.model.device,
         run.ranks,
     )
-    return (replace(rows, which_B=rows.which_B + first) for rows in found)
 
 
 def _filled(value_of: Mapping[int, np.ndarray], rows: Rows) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -39,12 +39,19 @@ class Budget:
     tokens: int
 
 
+@dataclass(frozen=True)
+class Term:
+    """Rows that a step learns from, cut into parts of so many tokens, and the loss of a part."""
+
+    rows_of: Callable[[int], Iterable[Rows]]
+    loss: PartLoss
+
+
 def optimizer_step(
     scorer: Scorer,
     optimizer: torch.optim.Optimizer,
-    rows_of: Callable[[int], Iterable[Rows]],
+    terms: Sequence[Term],
     budget: Budget,
-    part_loss: PartLoss,
     *,
     temperature: float,
     max_grad_norm: float,
@@ -59,8 +66,13 @@ def optimizer_step(
 
     def gradients(tokens: int) -> dict[str, float]:
         optimizer.zero_grad(set_to_none=True)
-        parts = even(rows_of(tokens), ranks, scorer.model.device)
-        return _accumulate(scorer, parts, part_loss, temperature, entropy_grad, ranks)
+        # Each term by itself: on sharded ranks all are at a part of the same kind.
+        parts = (
+            (rows, counts, term.loss)
+            for term in terms
+            for rows, counts in even(term.rows_of(tokens), ranks, scorer.model.device)
+        )
+        return _accumulate(scorer, parts, temperature, entropy_grad, ranks)
 
     sums, halved = in_memory(budget, ranks, gradients)
     sums = ranks.add(sums)
@@ -100,8 +112,9 @@ def even(
         yield from ((rows, 1) for rows in parts)
         return
     own = list(parts)
+    missing = ranks.most(len(own)) - len(own)  # asked before the first pass, where all ranks are
     yield from ((rows, 1) for rows in own)
-    for _ in range(ranks.most(len(own)) - len(own)):
+    for _ in range(missing):
         one = torch.zeros((1, 1), dtype=torch.int64, device=device)
         yield Rows(one, (one[0], one[0]), one[0], one == 0, np.zeros(1, dtype=np.int64)), 0
 
@@ -134,8 +147,7 @@ def _halve(budget: Budget, ranks: Ranks) -> None:
 
 def _accumulate(
     scorer: Scorer,
-    parts: Iterable[tuple[Rows, int]],
-    part_loss: PartLoss,
+    parts: Iterable[tuple[Rows, int, PartLoss]],
     temperature: float,
     entropy_grad: bool,
     ranks: Ranks,
@@ -144,7 +156,7 @@ def _accumulate(
     totals: dict[str, Tensor] = {}
     scale = ranks.size if ranks.sharded else 1  # of sharded gradients the mean is taken
     known = list(parts) if ranks.deepspeed else None  # it must be told which is the last
-    for number, (rows, counts) in enumerate(known or parts, 1):
+    for number, (rows, counts, part_loss) in enumerate(known or parts, 1):
         logp_BT, entropy_BT = token_logprobs(scorer, rows, temperature, entropy_grad)
         loss, more = part_loss(rows, logp_BT, entropy_BT)
         push = loss * (counts * scale)

@@ -57,7 +57,10 @@ CASES = {
     },
     "memory_of_the_last": {"irl__memory": {"share": 9.0, "weight": 1.0, "distinct": False}},
     "memory_that_fades": {"irl__memory": {"share": 9.0, "weight": 1.0, "age": 2}},
-    "memory_without_rl": {"irl__memory": {"share": 9.0, "weight": 1.0}, "rl__algorithm": {"type": "none"}},
+    "memory_without_rl": {
+        "irl__memory": {"share": 9.0, "weight": 1.0},
+        "rl__algorithm": {"type": "none"},
+    },
     "memory_gspo": {"irl__memory": {"share": 9.0, "weight": 0.5}, "rl__algorithm": GSPO},
     "memory_and_entropy": {"irl__memory": {"share": 9.0, "weight": 0.5}, "rl__entropy": 0.2},
 }

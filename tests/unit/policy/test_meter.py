@@ -12,7 +12,7 @@ import torch
 from sps.errors import RunFailed
 from sps.policy.logprobs import Scorer, greedy_probs, micro_batches, token_logprobs
 from sps.policy.meter import Meter, Probe, stood_still, went_too_far
-from sps.policy.update import Budget, make_optimizer, optimizer_step
+from sps.policy.update import Budget, Term, make_optimizer, optimizer_step
 
 
 def test_meter_reads_share_and_size_of_a_known_change(own_policy):
@@ -140,9 +140,13 @@ def step_at(own_policy, ragged, lr, steps=4):
         optimizer_step(
             own_policy.scorer,
             optimizer,
-            lambda budget: micro_batches(*ragged, own_policy.pad_id, budget),
+            [
+                Term(
+                    lambda budget: micro_batches(*ragged, own_policy.pad_id, budget),
+                    lambda rows, logp, entropy: (-logp.sum() / 25, {}),
+                )
+            ],
             Budget(1000),
-            lambda rows, logp, entropy: (-logp.sum() / 25, {}),
             temperature=1.0,
             max_grad_norm=1.0,
         )
@@ -181,9 +185,8 @@ def test_no_part_is_no_step(own_policy):
     sums = optimizer_step(
         own_policy.scorer,
         optimizer,
-        lambda budget: iter(()),
+        [Term(lambda budget: iter(()), lambda rows, logp, entropy: (logp.sum(), {}))],
         Budget(1000),
-        lambda rows, logp, entropy: (logp.sum(), {}),
         temperature=1.0,
         max_grad_norm=1.0,
     )
@@ -198,9 +201,13 @@ def test_gradient_is_clipped_to_its_norm(own_policy, ragged):
     sums = optimizer_step(
         own_policy.scorer,
         torch.optim.SGD(model.parameters(), lr=1.0),
-        lambda budget: micro_batches(*ragged, own_policy.pad_id, budget),
+        [
+            Term(
+                lambda budget: micro_batches(*ragged, own_policy.pad_id, budget),
+                lambda rows, logp, entropy: (-logp.sum(), {"tokens": rows.mask_BT.sum()}),
+            )
+        ],
         Budget(20),
-        lambda rows, logp, entropy: (-logp.sum(), {"tokens": rows.mask_BT.sum()}),
         temperature=1.0,
         max_grad_norm=0.5,
     )
@@ -226,9 +233,8 @@ def sgd_step(policy, ragged, budget, fails=0):
     sums = optimizer_step(
         policy.scorer,
         torch.optim.SGD(policy.model.parameters(), lr=0.1),
-        lambda tokens: micro_batches(*ragged, policy.pad_id, tokens),
+        [Term(lambda tokens: micro_batches(*ragged, policy.pad_id, tokens), part_loss)],
         budget,
-        part_loss,
         temperature=1.0,
         max_grad_norm=1.0,
     )

@@ -8,7 +8,7 @@ from conftest import make_policy
 
 from sps.errors import RunFailed
 from sps.policy.logprobs import micro_batches
-from sps.policy.update import Budget, even, in_memory, make_optimizer, optimizer_step
+from sps.policy.update import Budget, Term, even, in_memory, make_optimizer, optimizer_step
 from sps.ranks import ALONE, Ranks
 
 
@@ -36,7 +36,7 @@ def step(policy, ragged, tokens=20, ranks=ALONE, most=1e9):
         return micro_batches(*ragged, policy.pad_id, budget)
 
     how = {"temperature": 1.0, "max_grad_norm": most, "ranks": ranks}
-    sums = optimizer_step(policy.scorer, optimizer, parts, Budget(tokens), loss, **how)
+    sums = optimizer_step(policy.scorer, optimizer, [Term(parts, loss)], Budget(tokens), **how)
     moves = [(w.detach() - b).square().sum() for w, b in zip(weights, before, strict=True)]
     assert all(w.grad is None for w in weights)
     return sums, float(sum(moves) ** 0.5)

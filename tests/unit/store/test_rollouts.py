@@ -102,10 +102,15 @@ def test_close_phase_merges_marks_and_orders_by_likelihood(store):
 def test_read_below_a_likelihood(store):
     store.close_phase(1, 2, set())
     # Group 1 is at -10 and lower, group 0 at -2.4 and higher.
-    assert keys(store.read(where=pc.field("mean_logprob") < -9.0)) == [k for k in all_keys(1, 2, 3, 4) if k[1] == 1]
+    assert keys(store.read(where=pc.field("mean_logprob") < -9.0)) == [
+        k for k in all_keys(1, 2, 3, 4) if k[1] == 1
+    ]
     assert len(store.read(where=pc.field("mean_logprob") < -100.0)) == 0
     store.append(5, rollouts(5, groups=1))  # at -0.5, -1.5 and -2.5, which float32 holds exactly
-    assert [r["mean_logprob"] for r in store.read(5, 5, where=pc.field("mean_logprob") < -1.5).to_pylist()] == [-2.5]
+    assert [
+        r["mean_logprob"]
+        for r in store.read(5, 5, where=pc.field("mean_logprob") < -1.5).to_pylist()
+    ] == [-2.5]
 
 
 def test_read_below_a_likelihood_skips_row_groups(tmp_path, monkeypatch):
