@@ -1,0 +1,179 @@
+"""Who keeps Pass@k: every method on a bed of its own, many seeds, one line of results a run.
+
+python -m bench.beds BED [--methods A,B] [--seeds 0-7] [--jobs N] [--minutes M] [--set key=value]
+                         [--results FILE]
+
+Runs side by side, the first seed of every method before the second of any. A run that is in the
+results file is not run again, and one that the time limit cut short is there with the steps that
+it was validated at, and is run again next time. A line holds, for each validated step, how many of
+the samples of each held-out problem were right: all that a frontier needs (algo/frontier.py).
+`python -m bench.beds BED --show` prints Pass@k by step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from sps.algo.passk import pass_at_k
+
+ROOT = Path(__file__).parents[1]
+SPS = ["irl.steps=4", "irl.batch=512", "irl.keep=3"]
+MEMORY = ["irl.memory.weight=1"]
+
+# What sets a method apart, as `--set` says it; the rest is the bed's.
+METHODS: dict[str, list[str]] = {
+    "grpo": [],
+    "grpo_half": ["rl.lr=HALF"],
+    "grpo_kl": ["rl.algorithm.beta=0.05"],
+    "sps": SPS,
+    "memory": MEMORY,
+    "memory_sps": [*MEMORY, *SPS],
+    "memory_no_rl": [*MEMORY, "rl.algorithm.type=none"],
+    "memory_0.3": ["irl.memory.weight=0.3"],
+    "memory_last": [*MEMORY, "irl.memory.distinct=false"],
+    "memory_all": [*MEMORY, "irl.memory.problems=all", "irl.memory.per_problem=1"],
+    "memory_unlikely": [*MEMORY, "irl.memory.quantile=0.5"],
+    "dapo": ["rl.algorithm.type=dapo"],
+    "gspo": ["rl.algorithm.type=gspo"],
+}
+
+# recipe, and what the bed sets: rates, lengths, validation.
+BEDS: dict[str, tuple[str, float, list[str]]] = {
+    "embedded": (
+        "recipes/demo/countdown_grpo.yaml",
+        1e-4,
+        [
+            "threads=1",
+            "rl.steps=1000",
+            "irl.every=50",
+            "evaluation.every=200",
+            "evaluation.validation_n=128",
+        ],
+    ),
+    "smollm2": (
+        "recipes/countdown/smollm2_grpo.yaml",
+        1e-5,
+        ["rl.steps=500", "irl.every=25", "evaluation.every=100", "evaluation.validation_n=128"],
+    ),
+}
+
+
+def command(bed: str, method: str, seed: int, folder: Path, more: list[str]) -> list[str]:
+    """The run as its users would type it."""
+    recipe, lr, own = BEDS[bed]
+    sets = [f"seed={seed}", f"name={method}", f"rl.lr={lr}", *own, "evaluation.final=false"]
+    sets += ["checkpoint.every=0", *METHODS[method], *more]
+    sets = [item.replace("HALF", str(lr / 2)) for item in sets]
+    given = [part for item in sets for part in ("--set", item)]
+    return [sys.executable, "-m", "sps", "train", str(ROOT / recipe), "--out", str(folder), *given]
+
+
+def one(bed: str, method: str, seed: int, more: list[str], deadline: float) -> dict[str, Any]:
+    """Run it, and read what was validated; the folder is not kept."""
+    with tempfile.TemporaryDirectory() as place:
+        folder, began = Path(place) / "run", time.time()
+        typed = command(bed, method, seed, folder, more)
+        with (Path(place) / "log").open("w") as log:
+            process = subprocess.Popen(typed, stdout=log, stderr=subprocess.STDOUT)
+            try:
+                code = process.wait(max(1.0, deadline - time.time()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                code = None
+        if code:
+            print((Path(place) / "log").read_text()[-2000:], file=sys.stderr, flush=True)
+        steps = {int(p.stem[-6:]): json.loads(p.read_text()) for p in _validations(folder)}
+        line = {"bed": bed, "method": method, "seed": seed, "ended": code == 0}
+        line |= {"seconds": round(time.time() - began, 1), "set": more}
+        if steps:
+            line["n"] = next(iter(steps.values()))["n"]
+        line["right"] = {
+            step: [int(count) for _, count in sorted(told["per_question"].items())]
+            for step, told in sorted(steps.items())
+        }
+        shutil.rmtree(folder, ignore_errors=True)
+        return line
+
+
+def _validations(folder: Path) -> list[Path]:
+    return sorted((folder / "evals").glob("validation-*.json"))
+
+
+def known(results: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
+    """The longest line of each run."""
+    lines = map(json.loads, results.read_text().splitlines()) if results.exists() else ()
+    found: dict[tuple[str, str, int], dict[str, Any]] = {}
+    for line in lines:
+        key = line["bed"], line["method"], line["seed"]
+        if key not in found or len(line["right"]) >= len(found[key]["right"]):
+            found[key] = line
+    return found
+
+
+def show(results: Path, bed: str) -> None:
+    """Pass@1 / Pass@32 / Pass@128 of each method by step, means over seeds."""
+    table: dict[str, dict[int, list]] = {}
+    for (of, method, _), line in known(results).items():
+        for step, right in line["right"].items() if of == bed else ():
+            n, counts = line["n"], np.array(right)
+            ks = sorted({1, min(32, n), n})
+            scores = [100 * float(pass_at_k(counts, n, k).mean()) for k in ks]
+            table.setdefault(method, {}).setdefault(int(step), []).append(scores)
+    for method, steps in table.items():
+        cells = [
+            f"{step}: {'/'.join(f'{v:.1f}' for v in np.mean(rows, axis=0))} ({len(rows)})"
+            for step, rows in sorted(steps.items())
+        ]
+        print(f"{method:18s}", " | ".join(cells))
+
+
+def main() -> None:
+    """See the top of the file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("bed", choices=BEDS)
+    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--seeds", default="0-7")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--minutes", type=float, default=24 * 60)
+    parser.add_argument("--set", dest="more", action="append", default=[])
+    parser.add_argument("--results", type=Path)
+    parser.add_argument("--show", action="store_true")
+    told = parser.parse_args()
+    results = told.results or ROOT / "bench" / "results" / f"bed_{told.bed}.jsonl"
+    if told.show:
+        return show(results, told.bed)
+    first, _, last = told.seeds.partition("-")
+    seeds, methods = range(int(first), int(last or first) + 1), told.methods.split(",")
+    done = {key for key, line in known(results).items() if line["ended"]}
+    todo = [(m, s) for s, m in product(seeds, methods) if (told.bed, m, s) not in done]
+    deadline, lock = time.time() + 60 * told.minutes, Lock()
+
+    def work(job: tuple[str, int]) -> None:
+        if time.time() > deadline - 20:
+            return
+        line = one(told.bed, *job, told.more, deadline)
+        with lock, results.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        print(*job, "ended" if line["ended"] else "cut short", line["seconds"], flush=True)
+
+    with ThreadPoolExecutor(told.jobs) as pool:
+        list(pool.map(work, todo))
+    show(results, told.bed)
+
+
+if __name__ == "__main__":
+    main()
