@@ -68,7 +68,7 @@ def draw_groups(run: Run, step: int, count: int) -> tuple[list[Group], Metrics]:
     resample = getattr(run.recipe.rl.algorithm, "max_resample_times", 0)
     drawn: list[Group] = []
     useful: list[Group] = []
-    waited, rows = 0.0, getattr(run.engine, "max_rows", 0)
+    waited, rows = 0.0, run.engine.max_rows
     for attempt in range(1 + resample):
         fresh, more = _draw(run, step, count - len(useful), attempt, first_group=len(drawn))
         drawn += fresh
@@ -82,9 +82,8 @@ def draw_groups(run: Run, step: int, count: int) -> tuple[list[Group], Metrics]:
     dull = [group for group in drawn if not _disagrees(group)]
     groups = (useful + dull)[:count] if resample else drawn
     metrics = {**_drawn_metrics(drawn, groups), "seconds/verify": waited}
-    left = getattr(run.engine, "max_rows", 0)
-    if left < rows:  # memory ran out
-        metrics["rows_at_once"] = left
+    if run.engine.max_rows < rows:  # memory ran out
+        metrics["rows_at_once"] = run.engine.max_rows
     return groups, metrics
 
 

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from sps.config.recipe import Vllm
 from sps.errors import RunFailed, UserError
 from sps.rollout.native.layers import head_width
+from sps.rollout.table import VllmConfig
 from sps.types import Completion, Request, Sampling
 
 _WAIT = 120.0  # seconds for a server to come up
@@ -36,10 +36,17 @@ _COMMAND = (
 )
 
 
+def make(policy: Any, max_rows: int, ranks: Any, settings: VllmConfig) -> VllmEngine:
+    """vLLM in this process or on a server, as the settings say."""
+    return VllmEngine(policy, settings, ranks.accelerator, max_rows)
+
+
 class VllmEngine:
     """Draws with vLLM, which holds weights of its own; `policy` says where they come from."""
 
-    def __init__(self, policy: Any, settings: Vllm, accelerator: Any = None, max_rows: int = 2048):
+    def __init__(
+        self, policy: Any, settings: VllmConfig, accelerator: Any = None, max_rows: int = 2048
+    ):
         self.policy, self.settings, self.model = policy, settings, policy.model
         self.max_rows = min(max_rows, _MOST_ROWS)
         self._bridge = _bridge()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,12 +18,32 @@ from torch import Tensor
 
 from sps.algo.logits import finished
 from sps.errors import UserError
+from sps.ranks import ALONE
+from sps.rollout import RolloutEngine
 from sps.rollout.native import attention
 from sps.rollout.native import layers as fused
+from sps.rollout.native.copied import CopiedEngine
 from sps.rollout.native.sampling import draw, row_keys, uniforms
 from sps.types import Completion, Request, Sampling
 
 _DROP_BELOW = 0.75  # drop finished rows once the live ones are fewer than this share
+
+
+def make(policy: Any, max_rows: int, ranks: Any, settings: None = None) -> RolloutEngine:
+    """On a GPU replayed graphs, for bf16 and models of a known shape; over sharded weights, a
+    whole copy in the computation's precision on each rank."""
+    if ranks.sharded:
+        copy = deepcopy(policy.model).requires_grad_(False).to(policy.model.compute_dtype)
+        whole = replace(policy, model=copy.to(ranks.accelerator.device))
+        return CopiedEngine(make(whole, max_rows, ALONE), copy)
+    arguments = (policy.model, policy.eos_ids, policy.pad_id, max_rows)
+    on_gpu = policy.model.device.type == "cuda"
+    rounded = getattr(policy.model, "compute_dtype", None) == torch.bfloat16
+    if on_gpu and rounded and fused.supports_kernels(policy.model):
+        from sps.rollout.cuda.engine import CudaEngine  # needs triton, which CPUs may lack
+
+        return CudaEngine(*arguments)
+    return NativeEngine(*arguments)
 
 
 class NativeEngine:
