@@ -122,9 +122,9 @@ class VllmEngine:
             if self.settings.mode == "server" or self.settings.tensor_parallel > 1:
                 from accelerate.utils import gather_object
 
-                told = gather_object([(count, sorted(sizes))])
-                count = max(n for n, _ in told)
-                sizes = {size for _, each in told for size in each}
+                counts = gather_object([(count, sorted(sizes))])
+                count = max(n for n, _ in counts)
+                sizes = {size for _, each in counts for size in each}
             else:
                 count = max(count, 1)
         group = next(iter(sizes)) if self.settings.mode == "server" and len(sizes) == 1 else 1
@@ -139,8 +139,8 @@ class VllmEngine:
                 if self.accelerator.num_processes == 1:
                     os.environ["MASTER_PORT"] = "auto"  # the bridge then finds a free one
                 stack.enter_context(_weights_on_disk(model, self.policy.tokenizer))
-                told = partial(self._bridge.LLM, **_untold(model, self.on_cpu))
-                stack.enter_context(_replaced(self._bridge, "LLM", told))
+                start = partial(self._bridge.LLM, **_vllm_arguments(model, self.on_cpu))
+                stack.enter_context(_replaced(self._bridge, "LLM", start))
                 if self.on_cpu:
                     stack.enter_context(_plain_linear(model))
                     if self.accelerator.num_processes > 1:
@@ -213,7 +213,7 @@ def _bridge() -> Any:
     return vllm_generation
 
 
-def _untold(model: Any, on_cpu: bool) -> dict[str, Any]:
+def _vllm_arguments(model: Any, on_cpu: bool) -> dict[str, Any]:
     """What vLLM should know and the bridge has no way to pass on."""
     # vLLM left alone rounds a float32 model to bfloat16, whatever the trainer does.
     dtype = str(getattr(model, "compute_dtype", model.dtype)).removeprefix("torch.")

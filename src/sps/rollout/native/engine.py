@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sps.algo.logits import finished
 from sps.errors import UserError
+from sps.logits import scaled_logits
 from sps.ranks import ALONE
 from sps.rollout import RolloutEngine
 from sps.rollout.native import attention
@@ -161,7 +161,7 @@ class NativeEngine:
         return out.last_hidden_state
 
     def _logits(self, hidden_ND: Tensor) -> Tensor:
-        return finished(self.model.get_output_embeddings()(hidden_ND), self.model.config)
+        return scaled_logits(self.model.get_output_embeddings()(hidden_ND), self.model.config)
 
 
 class _Rows:
@@ -178,7 +178,7 @@ class _Rows:
             self.sample_B[at], live[at] = request.samples, True
         self.live_B = torch.from_numpy(live).to(device)
         self.ended_B = torch.zeros(rows, dtype=torch.long, device=device)  # length once ended
-        self.told_B = ~self.live_B  # handed out already, or never wanted
+        self.returned_B = ~self.live_B  # handed out already, or never wanted
         self.ids_BT = torch.zeros(rows, width, dtype=torch.int32, device=device)
         self.logprobs_BT = torch.zeros(rows, width, device=device)
         self.sampling, self.device = sampling, device
@@ -202,8 +202,8 @@ class _Rows:
 
     def finished(self, length: int, last: bool = False) -> list[Completion]:
         """Completions that have ended and were not handed out yet; at the last, all others too."""
-        ready_B = ~self.told_B if last else ~self.told_B & ~self.live_B
-        self.told_B = self.told_B | ready_B
+        ready_B = ~self.returned_B if last else ~self.returned_B & ~self.live_B
+        self.returned_B = self.returned_B | ready_B
         rows = ready_B.nonzero()[:, 0]
         ids, logprobs = self.ids_BT[rows].cpu().numpy(), self.logprobs_BT[rows].cpu().numpy()
         ended = self.ended_B[rows].tolist()
@@ -227,7 +227,7 @@ class _Rows:
         rows = (groups[:, None] * self.group + order_PG).flatten()
         cache.keep(groups, rows, group)
         self.group = group
-        for name in ("live_B", "ended_B", "told_B", "ids_BT", "logprobs_BT", "_uniforms"):
+        for name in ("live_B", "ended_B", "returned_B", "ids_BT", "logprobs_BT", "_uniforms"):
             setattr(self, name, getattr(self, name)[rows])
         kept = rows.cpu().numpy()
         self.index_B, self.sample_B = self.index_B[kept], self.sample_B[kept]
