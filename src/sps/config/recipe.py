@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
-from sps.config.rl import IRL, RL, PassK
+from sps.config.rl import IRL, RL
 from sps.config.tasks import Node, NonNegative, Positive, Rate, Share, Task
 from sps.errors import UserError
 from sps.rollout.table import ENGINES, VllmConfig, known_engine
@@ -168,12 +168,7 @@ class Recipe(Node):
                 f"irl.keep ({self.irl.keep}) is above rollout.n ({self.rollout.n}): "
                 "a group has no more rollouts than that"
             )
-        algorithm = self.rl.algorithm
-        if isinstance(algorithm, PassK) and algorithm.k >= self.rollout.n:
-            raise ValueError(
-                f"rl.algorithm.k ({algorithm.k}) is not below rollout.n ({self.rollout.n}): "
-                "one set of k has nothing to be compared with"
-            )
+        self.rl.algorithm.check_group(self.rollout.n)
         return self
 
 

@@ -160,6 +160,12 @@ _NAMES = {
     "dr_grpo": "Dr. GRPO",
     "pass_at_k": "Pass@k training",
     "w_reinforce": "weighted REINFORCE",
+    "maxrl": "MaxRL",
+    "differential_smoothing": "differential smoothing",
+    "rs_grpo": "RS-GRPO",
+    "unlikeliness": "the unlikeliness reward",
+    "kl_cov": "KL-Cov",
+    "clip_cov": "Clip-Cov",
 }
 
 
