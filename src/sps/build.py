@@ -37,6 +37,7 @@ from sps.rollout import RolloutEngine
 from sps.rollout.native import layers as fused
 from sps.rollout.native.copied import CopiedEngine
 from sps.rollout.native.engine import NativeEngine
+from sps.run.folder import RECIPE, RECORD, ROLLOUTS
 from sps.run.health import Health
 from sps.run.track import Listener, Track, read_records
 from sps.store.rollouts import RolloutStore
@@ -64,7 +65,7 @@ def open_run(
     use_threads(recipe)
     recipe = settle_dtype(recipe, folder)
     checkpoint, damaged = ranks.tell(lambda: claim(recipe, folder, resume))
-    if not (folder / "recipe.yaml").exists():
+    if not (folder / RECIPE).exists():
         raise UserError(f"{folder}: rank {ranks.rank} does not see it; use storage all nodes share")
     task, dropped = _make_task(recipe)
     splits = {split: task.problems(split) for split in ("train", "validation", "test")}
@@ -73,7 +74,7 @@ def open_run(
     use_threads(recipe, policy.model)
     if checkpoint and adapted:
         load_weights(policy, checkpoint)
-    track = Track(folder / "metrics.jsonl", listeners, silent=not ranks.main)
+    track = Track(folder / RECORD, listeners, silent=not ranks.main)
     run = _make_run(recipe, folder, track, policy, task, splits, ranks)
     if checkpoint:
         restore(run, checkpoint)
@@ -139,7 +140,7 @@ def make_verifier(recipe: Recipe, task: Task) -> Verifier:
 
 def settle_dtype(recipe: Recipe, folder: Path) -> Recipe:
     """With the dtype 'auto' stands for: what a run began with, whatever machine it goes on."""
-    dtype, written = recipe.model.dtype, folder / "recipe.yaml"
+    dtype, written = recipe.model.dtype, folder / RECIPE
     if dtype == "auto" and written.exists():
         dtype = load_recipe(written).model.dtype
     model = recipe.model.model_copy(update={"dtype": pick_dtype(dtype, _device(recipe))})
@@ -265,7 +266,7 @@ def _make_run(
         verifier=make_verifier(recipe, task),
         task=task,
         sampler=Sampler(len(splits["train"]), recipe.seed),
-        store=RolloutStore(folder / "rollouts"),
+        store=RolloutStore(folder / ROLLOUTS),
         optimizer=make_optimizer(
             policy.model, recipe.rl.lr, settings.betas, settings.eps, settings.weight_decay
         ),

@@ -23,7 +23,8 @@ from sps.config.recipe import Recipe, load_recipe
 from sps.errors import Stopped, UserError
 from sps.progress.trackers import find_tracker, follow
 from sps.ranks import Ranks, join_ranks
-from sps.run.lock import LOCK, hold, release
+from sps.run.folder import LOCK
+from sps.run.lock import hold, release
 from sps.run.stop import Stop
 from sps.run.track import Listener
 

@@ -25,6 +25,7 @@ from sps.config.recipe import Recipe, differences, load_recipe
 from sps.errors import Stopped, UserError
 from sps.evaluate.scores import Scores, read_scores
 from sps.run.disk import write_whole
+from sps.run.folder import RECIPE, RECORD, RESULT, checkpoint_path, scores_path, seed_path
 from sps.run.lock import release
 from sps.run.reading import read_json
 from sps.run.stop import Stop
@@ -65,7 +66,7 @@ def plan(
     for seed in range(seeds):
         for method, recipe in recipes.items():
             own = recipe.model_copy(update={"seed": recipe.seed + seed, "threads": threads})
-            folder = out / method / f"seed-{own.seed}"
+            folder = seed_path(out, method, own.seed)
             jobs.append(Job(method, own, folder, tuple(extras.get(method, ()))))
     jobs.sort(key=lambda job: -len(job.extras))
     first = jobs[0].recipe
@@ -140,7 +141,7 @@ def _since(began: float) -> float:
 
 def run_job(job: Job) -> Summaries:
     """One job, in a worker process. A job that ended before is read from its folder."""
-    written = job.folder / "result.json"
+    written = job.folder / RESULT
     if written.exists():
         refuse_other(job)
         return _written(written)
@@ -151,7 +152,7 @@ def run_job(job: Job) -> Summaries:
     from sps.progress.trackers import follow
 
     stop = Stop()
-    resume = any((job.folder / name).exists() for name in ("recipe.yaml", "metrics.jsonl"))
+    resume = any((job.folder / name).exists() for name in (RECIPE, RECORD))
     try:
         with stop.listening():
             with stop.window():
@@ -186,14 +187,13 @@ def run_extra(job: Job) -> Summaries:
         use_threads,
     )
     from sps.evaluate.evaluate import evaluate
-    from sps.lifecycle.measure import checkpoint_path
     from sps.store.evals import EvalStore
 
     refuse_other(job)
     recipe, extra = settle_dtype(job.recipe, job.folder), job.extras[0]
     how, step = recipe.evaluation, recipe.rl.steps if extra.step is None else extra.step
     heat = how.temperature if extra.temperature is None else extra.temperature
-    written = job.folder / "evals" / f"test-{step:06d}-{heat:g}.json"
+    written = scores_path(job.folder, f"test-{step:06d}-{heat:g}")
     if not written.exists():
         use_threads(recipe)
         task = make_task(recipe)
@@ -221,10 +221,10 @@ _MEASURED = {
 
 def refuse_other(job: Job) -> None:
     """What a job's folder holds must be of its recipe: the result of another is not its result."""
-    if not any((job.folder / name).exists() for name in ("result.json", "metrics.jsonl")):
+    if not any((job.folder / name).exists() for name in (RESULT, RECORD)):
         return
     only = None if job.train or job.extras else _MEASURED
-    before, now = load_recipe(job.folder / "recipe.yaml"), job.recipe
+    before, now = load_recipe(job.folder / RECIPE), job.recipe
     changed = [*differences(before.model_dump(include=only), now.model_dump(include=only))]
     if changed:
         raise UserError(
@@ -313,7 +313,7 @@ def _stack(scores: list[Scores], k: int) -> np.ndarray:
 def _seconds(folder: Path) -> dict[str, float]:
     """Time in RL and in IRL, from the run's own record."""
     totals = {"rl": 0.0, "irl": 0.0}
-    for record in read_records(folder / "metrics.jsonl"):
+    for record in read_records(folder / RECORD):
         if record["kind"] in totals:
             parts = (v for name, v in record.items() if name.startswith("seconds/"))
             totals[record["kind"]] += sum(parts)
@@ -351,9 +351,9 @@ def _states(jobs: list[Job], found: dict[str, Summaries]) -> dict[str, str]:
             top = max(best, key=int)
             states[name] = f"done: Pass@1 {best['1'][0]:.1%}, Pass@{top} {best[top][0]:.1%}"
             continue
-        record = _last_record(job.folder / "metrics.jsonl")
+        record = _last_record(job.folder / RECORD)
         if record is None:
-            states[name] = "running" if (job.folder / "recipe.yaml").exists() else "waiting"
+            states[name] = "running" if (job.folder / RECIPE).exists() else "waiting"
         elif record["step"] >= job.recipe.rl.steps or record["kind"] == "eval" or not job.train:
             states[name] = "evaluating"
         else:

@@ -9,8 +9,9 @@ from typing import Any
 
 from sps.errors import UserError
 from sps.report.blocks import clean
+from sps.run.folder import CHECKPOINTS, EVALS, RECIPE, RECORD, ROLLOUTS, find_runs
 
-_OF_A_RUN = ("recipe.yaml", "metrics.jsonl", "evals", "rollouts", "checkpoints")
+_OF_A_RUN = (RECIPE, RECORD, EVALS, ROLLOUTS, CHECKPOINTS)
 
 
 def diagnose_command(
@@ -82,7 +83,7 @@ def _check_folder(folder: Path, comparisons: bool) -> None:
         )
     if any((folder / name).exists() for name in _OF_A_RUN):
         return
-    runs = sorted(path.parent for path in folder.glob("*/seed-*/recipe.yaml"))
+    runs = find_runs(folder)
     if (folder / "eval.json").exists():
         raise UserError(
             f"{folder}: this is an evaluation by sps eval; its tables are in table.md and "
@@ -90,7 +91,7 @@ def _check_folder(folder: Path, comparisons: bool) -> None:
             "a run (--out of train)"
         )
     if not runs and not (folder / "results.json").exists():
-        near = folder.parent if (folder.parent / "recipe.yaml").exists() else "the folder of a run"
+        near = folder.parent if (folder.parent / RECIPE).exists() else "the folder of a run"
         raise UserError(f"{folder}: holds no run (no recipe.yaml, no metrics.jsonl); give {near}")
     if not comparisons:
         near = runs[0] if runs else "a run"

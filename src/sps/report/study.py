@@ -14,6 +14,7 @@ from sps.diagnose.ablation import sampling_sizes
 from sps.diagnose.questions import pass_curve
 from sps.diagnose.read import Evaluation, RunFolder, read_run
 from sps.errors import UserError
+from sps.run.folder import RECIPE, RESULT, find_runs
 from sps.run.reading import read_json
 
 Counts = tuple[dict[str, int], int]  # correct samples of each question, out of n
@@ -92,7 +93,7 @@ def _load(folder: Path) -> Study:
             study = _unfinished(folder)
             study.missing[0] = ("", f"results.json cannot be read ({type(error).__name__})")
             return study
-    return _unfinished(folder) if _seed_folders(folder) else _single(folder)
+    return _unfinished(folder) if find_runs(folder) else _single(folder)
 
 
 def _single(folder: Path) -> Study:
@@ -129,7 +130,7 @@ def _unfinished(folder: Path) -> Study:
     """A comparison whose results are not written yet: its runs, as far as they are."""
     subjects = []
     missing = [("", "results.json is not there: the comparison has not finished")]
-    for name in sorted({path.parent.name for path in _seed_folders(folder)}):
+    for name in sorted({path.parent.name for path in find_runs(folder)}):
         subjects.append(Subject(name, _runs(folder, name)))
     for subject in subjects:
         tests = [final_test(run) for run in subject.runs]
@@ -205,17 +206,13 @@ def _runs(folder: Path, method: str) -> list[RunFolder]:
     own = folder / method
     if Path(method).name != method or not own.is_dir():
         return []
-    return [read_run(p) for p in sorted(own.iterdir()) if (p / "recipe.yaml").exists()]
-
-
-def _seed_folders(folder: Path) -> list[Path]:
-    return sorted(p.parent for p in folder.glob("*/seed-*/recipe.yaml"))
+    return [read_run(p) for p in sorted(own.iterdir()) if (p / RECIPE).exists()]
 
 
 def _all_counts(folder: Path) -> dict[str, list[Counts]]:
     """Correct samples of each question, by method and seed, from the result.json of each run."""
     found: dict[str, list[Counts]] = {}
-    for path in sorted(folder.glob("*/*/result.json")):
+    for path in sorted(folder.glob(f"*/*/{RESULT}")):
         try:
             for name, summary in read_json(path).items():
                 correct = {str(q): int(c) for q, c in summary["per_question"].items()}
