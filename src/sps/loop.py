@@ -106,6 +106,6 @@ def _finish(run: Run) -> Scores | None:
     step = select(run)
     use_checkpoint(run, step)
     scores = measure(run, "test", run.test, recipe.evaluation.n, step)
-    run.ranks.tell(lambda: rewrite_card(run, step))
+    run.ranks.broadcast(lambda: rewrite_card(run, step))
     run.track.log("done", recipe.rl.steps, selected=step)
     return scores

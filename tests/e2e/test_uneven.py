@@ -14,7 +14,7 @@ class Behind(Ranks):
     sharded = True
     idle = 0
 
-    def most(self, count: int) -> int:
+    def maximum(self, count: int) -> int:
         self.idle += 2
         return count + 2
 

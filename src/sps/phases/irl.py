@@ -33,7 +33,7 @@ def irl_phase(run: Run, phase: Phase) -> Iterator[Metrics]:
     first = phase_start(run, phase)
     rng = np.random.default_rng([run.recipe.seed, 7919, phase.number])  # its own random stream
     kept = select(run, first, phase.last, rng)
-    table = run.ranks.tell(lambda: _close(run, first, phase.last, kept))
+    table = run.ranks.broadcast(lambda: _close(run, first, phase.last, kept))
     lr = own_lr(run, phase)
     yield {**told(table), "lr": lr, "seconds/select": time.perf_counter() - began}
     if not len(table):
@@ -98,10 +98,10 @@ def select(run: Run, first: int, last: int, rng: np.random.Generator) -> set[Key
     settings = run.recipe.irl
     column = f"{settings.selector.likelihood}_logprob"
     if settings.selector.under == "policy":
-        table = run.ranks.tell(lambda: run.store.read(first, last))
+        table = run.ranks.broadcast(lambda: run.store.read(first, last))
         table = _relikelihood(run, table, column)
     else:
-        table = run.ranks.tell(lambda: run.store.light(first, last))
+        table = run.ranks.broadcast(lambda: run.store.light(first, last))
     kept: set[Key] = set()
     for step in sorted(set(table["step"].to_pylist())):
         rows = table.filter(pc.field("step") == step).sort_by(

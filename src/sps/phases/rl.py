@@ -219,7 +219,7 @@ def _draw(
         seed=(run.recipe.seed * 1_000_003 + step) * 101 + attempt,
     )
     everyone = tuple(range(settings.n))
-    mine = run.ranks.mine(list(enumerate(problems)))
+    mine = run.ranks.shard(list(enumerate(problems)))
     requests = [Request(i, run.prompt_ids(p), everyone) for i, p in mine]
     drawn: dict[tuple[int, int], tuple[Completion, Future[Verdict]]] = {}
     waited = 0.0

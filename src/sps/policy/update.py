@@ -63,7 +63,7 @@ def optimizer_step(
         return _accumulate(scorer, parts, part_loss, temperature, entropy_grad, ranks)
 
     sums, halved = in_memory(budget, ranks, gradients)
-    sums = ranks.add(sums)
+    sums = ranks.total(sums)
     if sums:
         sums["grad_norm"] = _clip(scorer, optimizer, max_grad_norm, ranks)
         # Both are numbers on the host by now, and the same on every rank.
@@ -87,7 +87,7 @@ def _clip(scorer: Any, optimizer: torch.optim.Optimizer, most: float, ranks: Ran
     if ranks.deepspeed:
         return zero.take_gradients(scorer, most)
     weights = [p for group in optimizer.param_groups for p in group["params"]]
-    ranks.add_gradients(weights)
+    ranks.sum_gradients(weights)
     return float(whole(torch.nn.utils.clip_grad_norm_(weights, most)))
 
 
@@ -101,7 +101,7 @@ def even(
         return
     own = list(parts)
     yield from ((rows, 1) for rows in own)
-    for _ in range(ranks.most(len(own)) - len(own)):
+    for _ in range(ranks.maximum(len(own)) - len(own)):
         one = torch.zeros((1, 1), dtype=torch.int64, device=device)
         yield Rows(one, (one[0], one[0]), one[0], one == 0, np.zeros(1, dtype=np.int64)), 0
 

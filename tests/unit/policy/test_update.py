@@ -17,7 +17,7 @@ class Sharded(Ranks):
 
     rank, size, sharded = 1, 2, True
 
-    def most(self, count):
+    def maximum(self, count):
         return max(count, 3)
 
 
