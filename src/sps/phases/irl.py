@@ -18,7 +18,7 @@ from sps.phases.run import Run
 from sps.phases.schedule import Phase
 from sps.policy.load import Policy
 from sps.policy.logprobs import Rows, micro_batches, token_logprobs
-from sps.policy.update import Budget, even, make_optimizer, optimizer_step
+from sps.policy.update import Budget, make_optimizer, optimizer_step, padded_to_equal
 from sps.ranks import ALONE, Ranks
 from sps.store.rollouts import to_arrays
 from sps.types import Metrics
@@ -222,7 +222,7 @@ def likelihoods(
     """Log-likelihood of each rollout under the policy as it is: 'mean' or 'sum' of its tokens."""
     own = _rows(policy, prompts, completions, budget.tokens, ranks)
     found: list[tuple[np.ndarray, np.ndarray]] = []
-    for rows, counts in even(own, ranks, policy.model.device):
+    for rows, counts in padded_to_equal(own, ranks, policy.model.device):
         logp_BT, _ = token_logprobs(policy.scorer, rows, temperature)
         sums = logp_BT.sum(-1)
         if how == "mean":

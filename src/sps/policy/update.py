@@ -59,7 +59,7 @@ def optimizer_step(
 
     def gradients(tokens: int) -> dict[str, float]:
         optimizer.zero_grad(set_to_none=True)
-        parts = even(rows_of(tokens), ranks, scorer.model.device)
+        parts = padded_to_equal(rows_of(tokens), ranks, scorer.model.device)
         return _accumulate(scorer, parts, part_loss, temperature, entropy_grad, ranks)
 
     sums, halved = in_memory(budget, ranks, gradients)
@@ -91,7 +91,7 @@ def _clip(scorer: Any, optimizer: torch.optim.Optimizer, most: float, ranks: Ran
     return float(whole(torch.nn.utils.clip_grad_norm_(weights, most)))
 
 
-def even(
+def padded_to_equal(
     parts: Iterable[Rows], ranks: Ranks, device: torch.device | str
 ) -> Iterator[tuple[Rows, int]]:
     """Each part with how often it counts. Sharded ranks pass forward in step, so those with fewer
