@@ -64,7 +64,7 @@ def open_run(
     """Everything a run needs, new or resumed; bad input fails here, before any work."""
     use_threads(recipe)
     recipe = settle_dtype(recipe, folder)
-    checkpoint, damaged = ranks.tell(lambda: claim(recipe, folder, resume))
+    checkpoint, damaged = ranks.broadcast(lambda: claim(recipe, folder, resume))
     if not (folder / RECIPE).exists():
         raise UserError(f"{folder}: rank {ranks.rank} does not see it; use storage all nodes share")
     task, dropped = _make_task(recipe)
@@ -81,9 +81,9 @@ def open_run(
     else:
         if resume:  # killed before its first checkpoint
             forget(run)
-        ranks.tell(lambda: _report_data(recipe, splits, dropped, track))
+        ranks.broadcast(lambda: _report_data(recipe, splits, dropped, track))
         run.probe = make_probe(run, splits["validation"])
-    ranks.tell(track.path.touch)  # from now on the folder holds a run
+    ranks.broadcast(track.path.touch)  # from now on the folder holds a run
     if damaged:
         track.log("warning", run.start, text=damaged)
     return run
@@ -156,7 +156,7 @@ def make_policy(recipe: Recipe, path: str | None = None, ranks: Ranks = ALONE) -
     model, device = recipe.model, _device(recipe)
     if path is None and model.path is None:
         check_embedded(recipe.task)
-        path = str(ranks.tell(lambda: ensure_base(recipe)))
+        path = str(ranks.broadcast(lambda: ensure_base(recipe)))
     gguf = model.gguf if path is None else None
     # What will be sharded may not fit whole into one GPU.
     place = "cpu" if ranks.sharded else device
@@ -212,7 +212,7 @@ def make_probe(run: Run, problems: list) -> Probe:
         for i, p in enumerate(problems[: settings.problems])
     ]
     own = [*run.engine.generate(requests, sampling)]  # on every rank; the first one's count
-    drawn = sorted(run.ranks.tell(lambda: own), key=lambda c: (c.index, c.sample))
+    drawn = sorted(run.ranks.broadcast(lambda: own), key=lambda c: (c.index, c.sample))
     prompts = [np.array(requests[c.index].prompt_ids) for c in drawn]
     return make_probe_of(run, prompts, [c.ids for c in drawn])
 

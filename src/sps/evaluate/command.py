@@ -113,7 +113,7 @@ def eval_command(
         raise UserError("--bench: name at least one benchmark, such as --bench aime24,math500")
     parts = [make_part(name, settings, machinery) for name in names]
     folder = Path(out) if out else Path("evals") / _slug(settings.model)
-    settings = ranks.tell(partial(_resolved, settings, machinery, folder, regrade_only))
+    settings = ranks.broadcast(partial(_resolved, settings, machinery, folder, regrade_only))
     asked = {
         **asdict(settings),
         "cut": {part.name: machinery.cut for part in parts},
@@ -132,7 +132,7 @@ def eval_command(
         keep(folder, claimed)
         return claimed
 
-    claimed = ranks.tell(take)
+    claimed = ranks.broadcast(take)
     say = say if ranks.main else _silent
     scores = run_parts(folder, parts, settings, machinery, regrade_only, say)
     about = {key: claimed[key] for key in asdict(settings)} | {"cut": machinery.cut}
@@ -142,7 +142,7 @@ def eval_command(
         rows = {part.name: _rows(folder, part, settings.n) for part in parts}
         return write_results(folder, about, scores, rows)
 
-    found = ranks.tell(write)
+    found = ranks.broadcast(write)
     release(folder)
     say(markdown(settings.model, scores))
     files = "results.json, table.md, table.tex, questions.md, */samples.parquet"
@@ -249,13 +249,13 @@ def run_parts(
     for part in parts:
         store = EvalStore(folder / _slug(part.name), ranks)
         stored = partial(_rows, folder, part, settings.n)
-        have = len(ranks.tell(stored))
+        have = len(ranks.broadcast(stored))
         complete = have == len(part.problems) * settings.n
         if not complete and not regrade_only and texts is None:
             texts = make_texts(settings, machinery)
         if regrade_only or not complete:
             _run_part(part, store, texts, settings, regrade_only, say)
-        rows = ranks.tell(stored)
+        rows = ranks.broadcast(stored)
         scores[part.name] = count_scores([p.id for p in part.problems], settings.n, rows, None)
     if texts is not None:
         texts.close()
@@ -282,7 +282,7 @@ def _run_part(
         elif texts is not None:
             asked = (part.task, part.problems, settings.sampling(), store, watch, ranks)
             collect(texts, verifier, *asked)
-            ranks.tell(lambda: store.replace(store.read()))
+            ranks.broadcast(lambda: store.replace(store.read()))
     finally:
         watch.close()
         verifier.close()

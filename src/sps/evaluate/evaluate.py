@@ -101,11 +101,11 @@ def collect(
     Each rank draws its share of them; what is watched is the share of this one.
     """
     wanted = {p.id for p in problems}
-    stored = ranks.tell(store.read)
+    stored = ranks.broadcast(store.read)
     rows = [r for r in stored if r["problem_id"] in wanted and r["sample"] < sampling.n]
     solved = {r["problem_id"] for r in rows if r["verdict"] == "correct"}
     lacking = missing(problems, sampling.n, rows)
-    mine = ranks.mine(list(lacking.items()))
+    mine = ranks.shard(list(lacking.items()))
     asks = [Ask(i, task.prompt(problems[i]), tuple(s)) for i, s in mine]
     tally = _so_far(rows, sum(len(ask.samples) for ask in asks))
     watch(tally)
@@ -194,7 +194,7 @@ def _greedy_logprob(
     """Mean log-probability of greedy trajectories: the paper's measure of squeezing."""
     requests = [Request(i, ids, (0,)) for i, ids in enumerate(prompts)]
     greedy = replace(sampling, n=1, temperature=0.0)
-    drawn = engine.generate(ranks.mine(requests), greedy)
+    drawn = engine.generate(ranks.shard(requests), greedy)
     sums = ranks.gather([(c.index, float(c.logprobs.sum())) for c in drawn])
     return sum(total for _, total in sorted(sums)) / len(sums)
 

@@ -127,7 +127,7 @@ def restore(run: Run, checkpoint: Path) -> None:
             "copy, or remove the checkpoint: --resume then goes on from the one before"
         )
     run.start = run.done = state["step"]
-    run.ranks.tell(lambda: _check_rollouts(run, run.start))
+    run.ranks.broadcast(lambda: _check_rollouts(run, run.start))
     run.settled = state.get("settled", run.start)  # of a stop: what follows the step is yet to do
     run.sampler.cursor, run.policy.version = state["cursor"], state["version"]
     run.cursor = state["cursor"]
@@ -140,7 +140,7 @@ def restore(run: Run, checkpoint: Path) -> None:
     run.probe = make_probe_of(run, prompts, completions)
     forget(run)
     if checkpoint.name.startswith("step-"):
-        run.ranks.tell(lambda: _after_saving(run))
+        run.ranks.broadcast(lambda: _after_saving(run))
 
 
 def _check_rollouts(run: Run, start: int) -> None:
@@ -184,7 +184,7 @@ def forget(run: Run) -> None:
             run.track.log("warning", run.start, text=text)
         return _forget_evals(run, run.recipe.rl.steps), read_records(run.track.path)
 
-    run.scores, records = run.ranks.tell(drop)
+    run.scores, records = run.ranks.broadcast(drop)
     for record in records:
         run.health.saw(record["kind"], record)
     if run.health.skipped >= run.recipe.rl.max_skipped:  # it ended for that: another attempt

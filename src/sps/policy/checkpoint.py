@@ -61,7 +61,7 @@ def save_checkpoint(
         draft.rename(folder)
         sync(folder.parent)
 
-    ranks.tell(write)
+    ranks.broadcast(write)
     return folder
 
 

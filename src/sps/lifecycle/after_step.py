@@ -64,14 +64,14 @@ def _save(run: Run, step: int) -> None:
     began = time.perf_counter()
     _write(run, checkpoint_path(run.folder, step), {})
     run.track.log("checkpoint", step, **{"seconds/save": time.perf_counter() - began})
-    run.ranks.tell(lambda: _forget_others(run, step, run.recipe.checkpoint.keep))
+    run.ranks.broadcast(lambda: _forget_others(run, step, run.recipe.checkpoint.keep))
 
 
 def _write(run: Run, path: Path, more: Metrics) -> None:
     """A checkpoint, after all that a run resumed there will look for; never one that is broken."""
     if not finite_weights(run.policy.model):
         _give_up(run, "a weight is not finite (NaN or infinite)")
-    run.ranks.tell(lambda: _sync(run.folder))
+    run.ranks.broadcast(lambda: _sync(run.folder))
     state = {"step": run.done, "cursor": run.cursor, "data": run.data, **more}
     trainer, ranks = run.trainer_state(), run.ranks
     save_checkpoint(path, run.policy, state, trainer, lambda: describe(run, run.done), ranks)
@@ -101,7 +101,7 @@ def stop_here(run: Run, why: str) -> NoReturn:
 def _keep(run: Run) -> None:
     """A checkpoint of its own name, which the next one replaces: it is no candidate of selection,
     so that a run that was stopped ends as one that was not."""
-    saved = run.ranks.tell(lambda: checkpoint_path(run.folder, run.done).exists())
+    saved = run.ranks.broadcast(lambda: checkpoint_path(run.folder, run.done).exists())
     if run.done > run.start and not saved:
         path = stop_path(run.folder, run.done)
         _write(run, path, {"settled": run.settled})
@@ -151,7 +151,7 @@ def select(run: Run) -> int:
     if recipe.evaluation.select == "last":
         return recipe.rl.steps
     scores = run.scores
-    saved = run.ranks.tell(lambda: _sound(run))
+    saved = run.ranks.broadcast(lambda: _sound(run))
     if recipe.evaluation.select == "paper" and len(saved) > 1:  # on the test set, as the paper did
         scores = {}
         for step in sorted(saved):
