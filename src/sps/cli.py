@@ -161,20 +161,20 @@ def evaluate(
     ] = None,
 ) -> None:
     """Pass@k and Avg@n with intervals; goes on where it was stopped."""
-    from sps.commands.actions import run_eval
+    from sps.commands.evaluate import EvalSettings, Machinery, run_eval, run_eval_compare
 
-    run_eval(
-        {
-            "model": model, "endpoint": endpoint, "n": n, "temperature": temperature, "gguf": gguf,
-            "top_p": top_p, "top_k": top_k, "max_new_tokens": max_new_tokens, "seed": seed,
-            "template": template, "instruction": instruction, "limit": limit, "dtype": dtype,
-        },
-        {
-            "data_dir": data_dir, "device": device, "max_rows": max_rows, "workers": workers,
-            "concurrency": concurrency, "time_limit": time_limit, "cut": cut, "unsafe": unsafe,
-            "retries": retries, "api_key_env": api_key_env, "trust_remote_code": trust_remote_code,
-        }, bench, out, regrade, compare_with,
+    if compare_with is not None:
+        run_eval_compare(*compare_with)
+        return
+    settings = EvalSettings(
+        model, endpoint, n, temperature, top_p, top_k, max_new_tokens, seed, template, instruction,
+        limit, dtype, gguf,
     )  # fmt: skip
+    machinery = Machinery(
+        data_dir, device, max_rows, workers, time_limit, cut, unsafe, concurrency, retries,
+        api_key_env, trust_remote_code,
+    )  # fmt: skip
+    run_eval(settings, machinery, bench, out, regrade)
 
 
 @app.command()

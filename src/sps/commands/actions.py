@@ -169,43 +169,6 @@ def _train(recipe: Recipe, folder: Path, resume: bool, ranks: Ranks, stop: Stop)
     console.print(f"run folder: {folder}")
 
 
-def run_eval(
-    settings: dict[str, Any],
-    machinery: dict[str, Any],
-    bench: str,
-    out: Path | None,
-    regrade: bool,
-    pair: tuple[Path, Path] | None,
-) -> None:
-    """Evaluate a model on benchmarks, or compare two evaluations that are there."""
-    from sps.evaluate.command import EvalSettings, Machinery, compare_command, eval_command
-
-    def say(text: str) -> None:
-        console.print(text, markup=False, highlight=False)
-
-    if pair is not None:
-        compare_command(str(pair[0]), str(pair[1]), say=say)
-        return
-    if not settings["model"] or not bench:
-        raise UserError("give a model and --bench, for example: sps eval runs/sps --bench gsm8k")
-
-    def engine(policy: Any, rows: int) -> Any:
-        from sps.build import make_engine
-
-        return make_engine(policy, rows)
-
-    ranks = join_ranks(machinery["device"])
-    eval_command(
-        EvalSettings(**settings),
-        bench,
-        out=out,
-        regrade_only=regrade,
-        say=say,
-        machinery=Machinery(**machinery, engine=engine, ranks=ranks),
-    )
-    ranks.leave()
-
-
 def run_doctor(
     path: Path | None,
     overrides: list[str],

@@ -186,7 +186,7 @@ def run_extra(job: Job) -> Summaries:
         settle_dtype,
         use_threads,
     )
-    from sps.evaluate.evaluate import evaluate
+    from sps.evaluate.evaluate import EvalJob, evaluate
     from sps.store.evals import EvalStore
 
     refuse_other(job)
@@ -203,8 +203,8 @@ def run_extra(job: Job) -> Summaries:
             how.n, recipe.rollout.max_new_tokens, heat, how.top_p, how.top_k, how.seed
         )
         store = EvalStore(written.with_suffix(""))
-        test = task.problems("test")
-        scores = evaluate(policy, engine, verifier, task, test, sampling, store)
+        asked = EvalJob(task, task.problems("test"), sampling, verifier, store)
+        scores = evaluate(policy, engine, asked)
         verifier.close()
         write_whole(written, json.dumps(scores.summary(), indent=1))
     return {extra.name: _written(written)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 
-from sps.evaluate.evaluate import Progress, evaluate
+from sps.evaluate.evaluate import EvalJob, evaluate
 from sps.evaluate.scores import Scores
 from sps.phases.run import Run
 from sps.policy.checkpoint import load_weights
@@ -28,7 +28,6 @@ def measure(
     n: int,
     step: int,
     temperature: float | None = None,
-    progress: Progress = lambda done, of, correct: None,
 ) -> Scores:
     """Evaluate the policy as it stands; samples and scores go to evals/."""
     how = run.recipe.evaluation
@@ -38,9 +37,9 @@ def measure(
     began = time.perf_counter()
     ranks = run.ranks
     store = EvalStore(run.folder / EVALS / name, ranks)
-    asked = (run.task, problems, sampling, store, progress, ranks)
+    job = EvalJob(run.task, problems, sampling, run.verifier, store)
     with run.stop.window(ranks.size == 1):  # what is judged is kept
-        scores = evaluate(run.policy, run.engine, run.verifier, *asked)
+        scores = evaluate(run.policy, run.engine, job)
     summary = scores.summary()
     if ranks.main:
         write_whole(scores_path(run.folder, name), json.dumps(summary))
