@@ -7,17 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from sps.algo.passk import mean_interval, paired, pass_at_k
+from sps.algo.passk import Counts, mean_interval, paired_rows, pass_rates
 from sps.diagnose.ablation import sampling_sizes
 from sps.diagnose.questions import pass_curve
 from sps.diagnose.read import Evaluation, RunFolder, read_run
 from sps.errors import UserError
-from sps.run.folder import RECIPE, RESULT, find_runs
+from sps.run.folder import RECIPE, RESULT, RESULTS, find_runs
 from sps.run.reading import read_json
-
-Counts = tuple[dict[str, int], int]  # correct samples of each question, out of n
 
 
 @dataclass
@@ -83,7 +79,7 @@ def load_study(folders: Sequence[Path]) -> Study:
 
 
 def _load(folder: Path) -> Study:
-    path = folder / "results.json"
+    path = folder / RESULTS
     if path.is_file():
         try:
             results = read_json(path)
@@ -172,7 +168,7 @@ def seeds_curve(counts: Sequence[Counts]) -> dict[int, list[float]]:
     if not shared:
         return {}
     ks = sorted({2**i for i in range(top.bit_length()) if 2**i <= top} | {top})
-    return {k: list(mean_interval(_stack(counts, shared, k))) for k in ks}
+    return {k: list(mean_interval(pass_rates(counts, shared, k))) for k in ks}
 
 
 def pairs_against_first(subjects: Sequence[Subject]) -> list[dict[str, Any]]:
@@ -180,14 +176,8 @@ def pairs_against_first(subjects: Sequence[Subject]) -> list[dict[str, Any]]:
     rows = []
     for other in subjects[1:]:
         a, b = subjects[0].counts, other.counts
-        if not a or not b:
-            continue
-        shared = [q for q in a[0][0] if all(q in c for c, _ in [*a, *b])]
-        top = min(n for _, n in [*a, *b])
-        for k in sorted({1, min(8, top), min(32, top), top}) if shared else []:
-            found = paired(_stack(a, shared, k), _stack(b, shared, k))
-            row = {"a": subjects[0].name, "b": other.name, "k": k, "delta": list(found.delta)}
-            rows.append(row | {"verdict": found.verdict, "p": found.p})
+        names = {"a": subjects[0].name, "b": other.name}
+        rows += [names | row for row in paired_rows(a, b)] if a and b else []
     return rows
 
 
@@ -196,10 +186,6 @@ def final_test(run: RunFolder) -> Evaluation | None:
     tests = run.split("test")
     named = [e for e in tests if e.name == "test"]
     return (named or tests or [None])[-1]
-
-
-def _stack(counts: Sequence[Counts], questions: list[str], k: int) -> np.ndarray:
-    return np.stack([pass_at_k(np.array([c[q] for q in questions]), n, k) for c, n in counts])
 
 
 def _runs(folder: Path, method: str) -> list[RunFolder]:

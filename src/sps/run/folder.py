@@ -15,6 +15,7 @@ import re
 from pathlib import Path
 
 RECIPE, RECORD, LOCK, RESULT = "recipe.yaml", "metrics.jsonl", ".lock", "result.json"
+RESULTS = "results.json"  # of a comparison, or of an evaluation by sps eval
 CHECKPOINTS, ROLLOUTS, EVALS = "checkpoints", "rollouts", "evals"
 
 
