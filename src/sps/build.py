@@ -33,6 +33,7 @@ from sps.policy.update import Budget, make_optimizer
 from sps.ranks import ALONE, Ranks
 from sps.rollout import RolloutEngine
 from sps.rollout.table import ENGINES
+from sps.run.folder import RECIPE, RECORD, ROLLOUTS
 from sps.run.health import Health
 from sps.run.track import Listener, Track, read_records
 from sps.store.rollouts import RolloutStore
@@ -54,8 +55,8 @@ def open_run(
     """Everything a run needs, new or resumed; bad input fails here, before any work."""
     use_threads(recipe)
     recipe = settle_dtype(recipe, folder)
-    checkpoint, damaged = ranks.tell(lambda: claim(recipe, folder, resume))
-    if not (folder / "recipe.yaml").exists():
+    checkpoint, damaged = ranks.broadcast(lambda: claim(recipe, folder, resume))
+    if not (folder / RECIPE).exists():
         raise UserError(f"{folder}: rank {ranks.rank} does not see it; use storage all nodes share")
     task = make_task(recipe)
     splits = {split: task.problems(split) for split in ("train", "validation", "test")}
@@ -64,16 +65,16 @@ def open_run(
     use_threads(recipe, policy.model)
     if checkpoint and adapted:
         load_weights(policy, checkpoint)
-    track = Track(folder / "metrics.jsonl", listeners, silent=not ranks.main)
+    track = Track(folder / RECORD, listeners, silent=not ranks.main)
     run = _make_run(recipe, folder, track, policy, task, splits, ranks)
     if checkpoint:
         restore(run, checkpoint)
     else:
         if resume:  # killed before its first checkpoint
             forget(run)
-        ranks.tell(lambda: _report_data(task, track))
+        ranks.broadcast(lambda: _report_data(task, track))
         run.probe = make_probe(run, splits["validation"])
-    ranks.tell(track.path.touch)  # from now on the folder holds a run
+    ranks.broadcast(track.path.touch)  # from now on the folder holds a run
     if damaged:
         track.log("warning", run.start, text=damaged)
     return run
@@ -94,7 +95,7 @@ def make_task(recipe: Recipe) -> Task:
 
 def settle_dtype(recipe: Recipe, folder: Path) -> Recipe:
     """With the dtype 'auto' stands for: what a run began with, whatever machine it goes on."""
-    dtype, written = recipe.model.dtype, folder / "recipe.yaml"
+    dtype, written = recipe.model.dtype, folder / RECIPE
     if dtype == "auto" and written.exists():
         dtype = load_recipe(written).model.dtype
     model = recipe.model.model_copy(update={"dtype": pick_dtype(dtype, _device(recipe))})
@@ -110,7 +111,7 @@ def make_policy(recipe: Recipe, path: str | None = None, ranks: Ranks = ALONE) -
     model, device = recipe.model, _device(recipe)
     if path is None and model.path is None:
         check_embedded(recipe.task)
-        path = str(ranks.tell(lambda: ensure_base(recipe)))
+        path = str(ranks.broadcast(lambda: ensure_base(recipe)))
     gguf = model.gguf if path is None else None
     # What will be sharded may not fit whole into one GPU.
     place = "cpu" if ranks.sharded else device
@@ -158,7 +159,7 @@ def make_probe(run: Run, problems: list) -> Probe:
         for i, p in enumerate(problems[: settings.problems])
     ]
     own = [*run.engine.generate(requests, sampling)]  # on every rank; the first one's count
-    drawn = sorted(run.ranks.tell(lambda: own), key=lambda c: (c.index, c.sample))
+    drawn = sorted(run.ranks.broadcast(lambda: own), key=lambda c: (c.index, c.sample))
     prompts = [np.array(requests[c.index].prompt_ids) for c in drawn]
     return make_probe_of(run, prompts, [c.ids for c in drawn])
 
@@ -201,7 +202,7 @@ def _make_run(
         verifier=open_verifier(task),
         task=task,
         sampler=Sampler(len(splits["train"]), recipe.seed),
-        store=RolloutStore(folder / "rollouts"),
+        store=RolloutStore(folder / ROLLOUTS),
         optimizer=make_optimizer(
             policy.model, recipe.rl.lr, settings.betas, settings.eps, settings.weight_decay
         ),

@@ -25,6 +25,7 @@ from sps.policy import embedded as tiny
 from sps.policy.checkpoint import load_trainer
 from sps.policy.load import best_threads, load_policy
 from sps.policy.logprobs import Rows, micro_batches
+from sps.run.folder import RECIPE
 
 _LARGEST = 2 * 2**30  # bytes of weights; larger checkpoints are loaded only when asked for
 _BUDGET = 8192  # padded tokens at once
@@ -146,7 +147,7 @@ def _probe(run: RunFolder) -> list[list] | None:
 def base_folder(run: RunFolder) -> Iterator[tuple[int, Path]]:
     """The policy the run began with, when it is a folder on this machine."""
     try:
-        recipe = load_recipe(run.folder / "recipe.yaml")
+        recipe = load_recipe(run.folder / RECIPE)
     except UserError:
         return
     if recipe.model.path:

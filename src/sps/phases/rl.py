@@ -17,7 +17,7 @@ from sps.phases.batch import make_batch, shaped
 from sps.phases.run import Run
 from sps.phases.schedule import Phase
 from sps.policy.logprobs import Rows, micro_batches, token_logprobs
-from sps.policy.update import even, in_memory, optimizer_step
+from sps.policy.update import in_memory, optimizer_step, padded_to_equal
 from sps.types import Completion, Group, Metrics, Problem, Request, Rollout, Sampling, Verdict
 
 
@@ -109,7 +109,7 @@ def sampler_logprobs(run: Run, groups: Sequence[Group]) -> tuple[Old, int]:
     def score(tokens: int) -> Old:
         found: Old = {}
         own = _rows(run, batch.learnt, tokens)
-        for rows, counts in even(own, run.ranks, run.policy.model.device):
+        for rows, counts in padded_to_equal(own, run.ranks, run.policy.model.device):
             logp_BT = token_logprobs(run.policy.scorer, rows, temperature)[0].detach()
             length_B = rows.mask_BT.sum(-1).tolist()
             for place, row, length in zip(
@@ -182,7 +182,7 @@ def _draw(
         seed=(run.recipe.seed * 1_000_003 + step) * 101 + attempt,
     )
     everyone = tuple(range(settings.n))
-    mine = run.ranks.mine(list(enumerate(problems)))
+    mine = run.ranks.shard(list(enumerate(problems)))
     requests = [Request(i, run.prompt_ids(p), everyone) for i, p in mine]
     drawn: dict[tuple[int, int], tuple[Completion, Future[Verdict]]] = {}
     waited = 0.0

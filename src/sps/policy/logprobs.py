@@ -44,7 +44,7 @@ def micro_batches(
     Similar lengths go together, in a part and over the ranks.
     """
     length_B = np.array([len(p) + len(c) for p, c in zip(prompts, completions, strict=True)])
-    order = ranks.mine(np.argsort(-length_B, kind="stable").tolist())
+    order = ranks.shard(np.argsort(-length_B, kind="stable").tolist())
     at = 0
     while at < len(order):
         size = max(1, budget // int(length_B[order[at]]))

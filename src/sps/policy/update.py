@@ -59,11 +59,11 @@ def optimizer_step(
 
     def gradients(tokens: int) -> dict[str, float]:
         optimizer.zero_grad(set_to_none=True)
-        parts = even(rows_of(tokens), ranks, scorer.model.device)
+        parts = padded_to_equal(rows_of(tokens), ranks, scorer.model.device)
         return _accumulate(scorer, parts, part_loss, temperature, entropy_grad, ranks)
 
     sums, halved = in_memory(budget, ranks, gradients)
-    sums = ranks.add(sums)
+    sums = ranks.total(sums)
     if sums:
         sums["grad_norm"] = _clip(scorer, optimizer, max_grad_norm, ranks)
         # Both are numbers on the host by now, and the same on every rank.
@@ -87,11 +87,11 @@ def _clip(scorer: Any, optimizer: torch.optim.Optimizer, most: float, ranks: Ran
     if ranks.deepspeed:
         return zero.take_gradients(scorer, most)
     weights = [p for group in optimizer.param_groups for p in group["params"]]
-    ranks.add_gradients(weights)
+    ranks.sum_gradients(weights)
     return float(whole(torch.nn.utils.clip_grad_norm_(weights, most)))
 
 
-def even(
+def padded_to_equal(
     parts: Iterable[Rows], ranks: Ranks, device: torch.device | str
 ) -> Iterator[tuple[Rows, int]]:
     """Each part with how often it counts. Sharded ranks pass forward in step, so those with fewer
@@ -101,7 +101,7 @@ def even(
         return
     own = list(parts)
     yield from ((rows, 1) for rows in own)
-    for _ in range(ranks.most(len(own)) - len(own)):
+    for _ in range(ranks.maximum(len(own)) - len(own)):
         one = torch.zeros((1, 1), dtype=torch.int64, device=device)
         yield Rows(one, (one[0], one[0]), one[0], one == 0, np.zeros(1, dtype=np.int64)), 0
 
