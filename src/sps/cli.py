@@ -69,7 +69,7 @@ def demo(
     again: Annotated[bool, typer.Option(help="Throw away an earlier demo in the folder.")] = False,
 ) -> None:
     """GRPO against SPS on Countdown with the embedded policy: no GPU, no downloads."""
-    from sps.commands.actions import run_demo
+    from sps.commands.demo import run_demo
 
     run_demo(out, seeds=seeds, quick=quick, again=again)
 
@@ -87,7 +87,7 @@ def train(
     overrides: Set = None,
 ) -> None:
     """Train one run: RL phases, and IRL phases between them if the recipe has any."""
-    from sps.commands.actions import run_train
+    from sps.commands.train import run_train
 
     run_train(recipe, out, resume, overrides or [], stop_after)
 
@@ -110,7 +110,7 @@ def compare(
     overrides: Set = None,
 ) -> None:
     """Several methods with the same budget and seeds, paired by question."""
-    from sps.commands.actions import run_compare
+    from sps.commands.compare import run_compare
 
     run_compare(recipes, seeds, out, early, hot, workers, overrides or [], sweep)
 
@@ -161,20 +161,20 @@ def evaluate(
     ] = None,
 ) -> None:
     """Pass@k and Avg@n with intervals; goes on where it was stopped."""
-    from sps.commands.actions import run_eval
+    from sps.commands.evaluate import EvalSettings, Machinery, run_eval, run_eval_compare
 
-    run_eval(
-        {
-            "model": model, "endpoint": endpoint, "n": n, "temperature": temperature, "gguf": gguf,
-            "top_p": top_p, "top_k": top_k, "max_new_tokens": max_new_tokens, "seed": seed,
-            "template": template, "instruction": instruction, "limit": limit, "dtype": dtype,
-        },
-        {
-            "data_dir": data_dir, "device": device, "max_rows": max_rows, "workers": workers,
-            "concurrency": concurrency, "time_limit": time_limit, "cut": cut, "unsafe": unsafe,
-            "retries": retries, "api_key_env": api_key_env, "trust_remote_code": trust_remote_code,
-        }, bench, out, regrade, compare_with,
+    if compare_with is not None:
+        run_eval_compare(*compare_with)
+        return
+    settings = EvalSettings(
+        model, endpoint, n, temperature, top_p, top_k, max_new_tokens, seed, template, instruction,
+        limit, dtype, gguf,
     )  # fmt: skip
+    machinery = Machinery(
+        data_dir, device, max_rows, workers, time_limit, cut, unsafe, concurrency, retries,
+        api_key_env, trust_remote_code,
+    )  # fmt: skip
+    run_eval(settings, machinery, bench, out, regrade)
 
 
 @app.command()
@@ -186,9 +186,9 @@ def report(
     pdf: Annotated[bool, typer.Option("--pdf", help="Also write every plot as PDF.")] = False,
 ) -> None:
     """One self-contained HTML file of runs or comparisons."""
-    from sps.commands.report import report_command
+    from sps.commands.report import run_report
 
-    typer.echo(report_command(folders, out, png, svg, pdf))
+    typer.echo(run_report(folders, out, png, svg, pdf))
 
 
 @app.command()
@@ -203,9 +203,9 @@ def diagnose(
     ] = False,
 ) -> None:
     """Every analysis of the paper on a run: squeeze, buckets, questions gained and lost, cost."""
-    from sps.commands.report import diagnose_command
+    from sps.commands.report import run_diagnose
 
-    typer.echo(diagnose_command(run, out, large, embeddings))
+    typer.echo(run_diagnose(run, out, large, embeddings))
 
 
 @app.command()
@@ -217,9 +217,9 @@ def watch(
     browser: Annotated[bool, typer.Option("--browser", help="Open it there, too.")] = False,
 ) -> None:
     """Serve the report of a run while it goes on."""
-    from sps.commands.report import watch_command
+    from sps.commands.report import run_watch
 
-    watch_command(run, port, browser)
+    run_watch(run, port, browser)
 
 
 class Sharding(StrEnum):
@@ -248,15 +248,12 @@ def doctor(
     ] = None,
     sharding: Annotated[Sharding, typer.Option(help="auto shows both.")] = Sharding.auto,
     engine: Annotated[Engine | None, typer.Option(help="Default: the recipe's.")] = None,
-    table: Annotated[
-        bool, typer.Option("--table", help="Larger models on 8, 16 and 32 GPUs, as Markdown.")
-    ] = False,
     overrides: Set = None,
 ) -> None:
     """What is installed, what a recipe needs (memory, time), what would fail; 2: does not fit."""
-    from sps.commands.actions import run_doctor
+    from sps.commands.doctor import run_doctor, this_machine
 
-    run_doctor(recipe, overrides or [], gpus, gpu_memory, sharding, engine, table)
+    run_doctor(recipe, overrides or [], this_machine(gpus, gpu_memory), sharding, engine)
 
 
 def main() -> None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from sps.errors import Stopped
 from sps.evaluate.scores import Scores
+from sps.lifecycle.after_step import after_step, explain, note, select, stop_here
 from sps.lifecycle.card import rewrite_card
 from sps.lifecycle.measure import measure, use_checkpoint, validate
-from sps.lifecycle.settle import after_step, explain, note, select, stop_here
 from sps.phases.irl import irl_every, irl_phase, own_lr, phase_start
 from sps.phases.rl import rl_phase
 from sps.phases.run import Run
@@ -106,6 +106,6 @@ def _finish(run: Run) -> Scores | None:
     step = select(run)
     use_checkpoint(run, step)
     scores = measure(run, "test", run.test, recipe.evaluation.n, step)
-    run.ranks.tell(lambda: rewrite_card(run, step))
+    run.ranks.broadcast(lambda: rewrite_card(run, step))
     run.track.log("done", recipe.rl.steps, selected=step)
     return scores

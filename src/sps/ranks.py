@@ -35,7 +35,7 @@ class Ranks:
         """Whether this rank writes files and talks."""
         return self.rank == 0
 
-    def mine(self, items: Sequence[T]) -> Sequence[T]:
+    def shard(self, items: Sequence[T]) -> Sequence[T]:
         """This rank's share of some work."""
         return items[self.rank :: self.size]
 
@@ -43,19 +43,19 @@ class Ranks:
         """The items of every rank, on every rank."""
         return items
 
-    def tell(self, make: Callable[[], T]) -> T:
+    def broadcast(self, make: Callable[[], T]) -> T:
         """What the first rank makes, on every rank; its error, too."""
         return make()
 
-    def add(self, sums: dict[str, float]) -> dict[str, float]:
+    def total(self, sums: dict[str, float]) -> dict[str, float]:
         """Sums over all ranks, key by key."""
         return sums
 
-    def most(self, count: int) -> int:
+    def maximum(self, count: int) -> int:
         """The largest count of any rank."""
         return count
 
-    def add_gradients(self, weights: Iterable[Any]) -> None:
+    def sum_gradients(self, weights: Iterable[Any]) -> None:
         """Sum the gradients of weights that every rank holds whole."""
 
     def leave(self) -> None:
@@ -65,7 +65,7 @@ class Ranks:
 ALONE = Ranks()
 
 
-class Together(Ranks):
+class Distributed(Ranks):
     """One of several processes."""
 
     def __init__(self, accelerator: Any, sharded: bool = False, deepspeed: bool = False):
@@ -78,7 +78,7 @@ class Together(Ranks):
 
         return gather_object(list(items))
 
-    def tell(self, make: Callable[[], T]) -> T:
+    def broadcast(self, make: Callable[[], T]) -> T:
         """Through accelerate; the others wait."""
         from accelerate.utils import broadcast_object_list
 
@@ -97,7 +97,7 @@ class Together(Ranks):
             raise made[1] if self.main else type(made[1])("")  # said once
         return made[0]
 
-    def add(self, sums: dict[str, float]) -> dict[str, float]:
+    def total(self, sums: dict[str, float]) -> dict[str, float]:
         """A rank that had no work has no keys."""
         total: Counter[str] = Counter()
         for part in self.gather([sums]):
@@ -105,11 +105,11 @@ class Together(Ranks):
                 total[name] += value  # type: ignore[assignment]
         return dict(total)
 
-    def most(self, count: int) -> int:
+    def maximum(self, count: int) -> int:
         """Of all ranks."""
         return max(self.gather([count]))
 
-    def add_gradients(self, weights: Iterable[Any]) -> None:
+    def sum_gradients(self, weights: Iterable[Any]) -> None:
         """Once a step, after the last micro-batch, in a few large messages."""
         if self.sharded:  # FSDP has done it, part by part, in the backward pass
             return
@@ -119,10 +119,10 @@ class Together(Ranks):
                 weight.grad = weight.new_zeros(weight.shape)
             bucket.append(weight.grad)
             if sum(grad.numel() for grad in bucket) >= _BUCKET:
-                _add_together(bucket)
+                _all_reduce(bucket)
                 bucket = []
         if bucket:
-            _add_together(bucket)
+            _all_reduce(bucket)
 
     def leave(self) -> None:
         """Part from the others in good order, and end this process.
@@ -145,14 +145,14 @@ def join_ranks(device: str = "auto") -> Ranks:
     import torch
     from accelerate import Accelerator, InitProcessGroupKwargs
 
-    os.environ["ACCELERATE_USE_DEEPSPEED"] = "false"  # policy/zero.py starts it
+    os.environ["ACCELERATE_USE_DEEPSPEED"] = "false"  # policy/deepspeed.py starts it
     # Else transformers would load weights on the first rank alone; every rank shards its own.
     os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
     cpu = device == "cpu" or not torch.cuda.is_available()
     waits = InitProcessGroupKwargs(timeout=_PATIENCE)
-    # Precision is the recipe's model.dtype, and sharding is done in policy/shard.py.
+    # Precision is the recipe's model.dtype, and sharding is done in policy/sharding.py.
     accelerator = Accelerator(cpu=cpu, mixed_precision="no", kwargs_handlers=[waits])
-    return Together(accelerator, fsdp or deepspeed, deepspeed)
+    return Distributed(accelerator, fsdp or deepspeed, deepspeed)
 
 
 def _check_launch(fsdp: bool, deepspeed: bool) -> None:
@@ -190,7 +190,7 @@ def _on(name: str) -> bool:
     return os.environ.get(name, "").lower() == "true"
 
 
-def _add_together(grads: list[Any]) -> None:
+def _all_reduce(grads: list[Any]) -> None:
     import torch
 
     flat = torch.cat([grad.flatten() for grad in grads])

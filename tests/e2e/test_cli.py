@@ -16,7 +16,7 @@ import yaml
 
 from sps import __version__
 from sps.cli import app, main
-from sps.commands.compare import Job, run_job
+from sps.commands.jobs import Job, run_job
 from sps.config.recipe import load_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -199,7 +199,7 @@ def test_compare_writes_results_in_the_promised_form(tmp_path, capsys):
 def test_the_quick_demo_has_a_folder_of_its_own(monkeypatch):
     went = []
     monkeypatch.setattr(
-        "sps.commands.actions.run_compare", lambda paths, seeds, out, *_: went.append(out)
+        "sps.commands.demo.run_compare", lambda paths, seeds, out, *_: went.append(out)
     )
     for arguments in ([], ["--quick"], ["--quick", "--out", "there"]):
         assert sps("demo", *arguments) == 0
@@ -272,7 +272,7 @@ def test_every_option_that_the_documentation_names_is_an_option_of_sps_eval():
 
 
 def test_the_quick_demo_promises_a_smoke_test_alone(monkeypatch, capsys):
-    monkeypatch.setattr("sps.commands.actions.run_compare", lambda *_: None)
+    monkeypatch.setattr("sps.commands.demo.run_compare", lambda *_: None)
     assert sps("demo", "--quick", "--out", "there") == 0
     quick = capsys.readouterr().out
     assert "A smoke test: 30 steps, 60 test problems, one seed." in quick
@@ -385,12 +385,12 @@ def test_ctrl_c_says_how_to_go_on_and_is_no_success(tmp_path):
 
 def test_making_an_embedded_policy_is_said_also_where_there_is_no_terminal(capsys, monkeypatch):
     from sps import build
-    from sps.commands import actions as commands
+    from sps.commands.train import make_base
     from sps.config.recipe import Recipe
 
     monkeypatch.setattr(build, "ensure_base", lambda recipe, progress: progress(1, 3000, 2.0))
-    commands._base({"run": Recipe()})
+    make_base(Recipe())
     assert "it is made first, in 3000 steps" in capsys.readouterr().out
     monkeypatch.setattr(build, "ensure_base", lambda recipe, progress: None)  # it is there
-    commands._base({"run": Recipe()})
+    make_base(Recipe())
     assert capsys.readouterr().out.strip() == ""

@@ -22,14 +22,14 @@ DRIVER = """
 import sys
 from sps.store import evals
 evals._SECONDS = 0.1
-from sps.evaluate.command import main
-sys.exit(main())
+from sps.cli import main
+main()
 """
 
 
 def command(model, out, *more):
     given = [str(model), "--out", str(out), "--template", "plain", *map(str, more)]
-    return [sys.executable, "-c", DRIVER, *given]
+    return [sys.executable, "-c", DRIVER, "eval", *given]
 
 
 def run(model, out, *more):
@@ -129,7 +129,7 @@ def test_a_tokenizer_without_a_chat_template_names_the_fix(base, tmp_path):
     (data / "aime_2024.jsonl").write_text('{"problem": "1+1?", "answer": "2"}\n')
     given[2] = "aime24"
     done = subprocess.run(
-        [sys.executable, "-c", DRIVER, *given, "--data-dir", str(data)],
+        [sys.executable, "-c", DRIVER, "eval", *given, "--data-dir", str(data)],
         capture_output=True,
         text=True,
         check=False,

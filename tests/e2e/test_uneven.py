@@ -14,7 +14,7 @@ class Behind(Ranks):
     sharded = True
     idle = 0
 
-    def most(self, count: int) -> int:
+    def maximum(self, count: int) -> int:
         self.idle += 2
         return count + 2
 
@@ -29,7 +29,7 @@ def test_idle_passes_change_nothing(tmp_path, monkeypatch):
         run = open_run(recipe, tmp_path / name)
         if own:
             run.ranks = own
-            monkeypatch.setattr("sps.lifecycle.settle.save_checkpoint", lambda *_: None)
+            monkeypatch.setattr("sps.lifecycle.after_step.save_checkpoint", lambda *_: None)
         train(run)
         weights.append([p.detach().clone() for p in run.policy.model.parameters()])
     assert ranks.idle > 10

@@ -8,7 +8,8 @@ from queue import Queue
 import pytest
 import torch
 
-from sps.commands.compare import Extra, Job, _gpus, _take_card, plan, run_extra, run_job, summarise
+from sps.commands.compare import summarise
+from sps.commands.jobs import Extra, Job, _gpus, _take_card, plan, run_extra, run_job
 from sps.commands.methods import by_name, make_extras
 from sps.config.recipe import dump_recipe, parse_recipe
 from sps.errors import UserError

@@ -1,5 +1,6 @@
 """What the doctor says, and when it and `sps train` refuse."""
 
+import runpy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,6 @@ from sps.commands.doctor import (
     missing,
     refuse_too_large,
     shape_of,
-    table,
     verdict,
 )
 from sps.commands.estimate import GIB, Shape, needs
@@ -235,5 +235,6 @@ def test_shape_from_a_folder_or_none(tmp_path):
 
 
 def test_the_table_in_the_documentation_is_the_one_that_is_printed():
-    made = "\n".join(table(load_recipe(ROOT / "recipes" / "paper" / "sps.yaml")))
+    bench = runpy.run_path(str(ROOT / "bench" / "scaling.py"))
+    made = "\n".join(bench["table"](load_recipe(bench["RECIPE"])))
     assert made in (ROOT / "docs" / "scaling.md").read_text()

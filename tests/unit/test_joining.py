@@ -14,11 +14,11 @@ def test_a_process_alone_does_all_the_work_itself(monkeypatch):
     ranks = join_ranks()
     assert ranks is ALONE
     assert ranks.main
-    assert ranks.mine([1, 2, 3]) == [1, 2, 3]
+    assert ranks.shard([1, 2, 3]) == [1, 2, 3]
     assert ranks.gather([1, 2]) == [1, 2]
-    assert ranks.tell(lambda: 7) == 7
-    assert ranks.add({"loss": 0.5}) == {"loss": 0.5}
-    assert ranks.most(4) == 4
+    assert ranks.broadcast(lambda: 7) == 7
+    assert ranks.total({"loss": 0.5}) == {"loss": 0.5}
+    assert ranks.maximum(4) == 4
 
 
 @pytest.mark.parametrize(

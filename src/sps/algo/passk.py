@@ -7,12 +7,15 @@ simulation (`bench/coverage.py`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import optimize, stats
 
 Interval = tuple[float, float, float]  # mean, low, high
+Counts = tuple[Mapping[str, int], int]  # right samples of each question, out of n
 Parts = list[tuple[np.ndarray, int]]  # variances of a mean, with their degrees of freedom
 # Weight of an unseen question. 1 is Gaffke's; with less than 0.7 the coverage of a rate near 0 or 1
 # falls below 93 %.
@@ -67,6 +70,27 @@ def paired(a_SQ: np.ndarray, b_SQ: np.ndarray, level: float = 0.95) -> Paired:
     low, high = (float(2 * end - 1) for end in bounds(share_Q, parts, (1 - level) / 2))
     verdict = "better" if low > 0 else "worse" if high < 0 else "tied"
     return Paired((float(diff_Q.mean()), low, high), verdict, _p_value(share_Q, parts))
+
+
+def pass_rates(counts: Sequence[Counts], questions: Sequence[str], k: int) -> np.ndarray:
+    """Pass@k of each seed and question."""
+    return np.stack([pass_at_k(np.array([c[q] for q in questions]), n, k) for c, n in counts])
+
+
+def paired_rows(
+    a: Sequence[Counts], b: Sequence[Counts], ks: Iterable[int] = ()
+) -> list[dict[str, Any]]:
+    """b - a in Pass@k on the questions that all seeds of both answered, for each k that they have
+    samples for; left out: 1, 8, 32 and the largest."""
+    shared = [q for q in a[0][0] if all(q in c for c, _ in [*a, *b])]
+    top = min(n for _, n in [*a, *b])
+    rows = []
+    for k in ks or sorted({1, min(8, top), min(32, top), top}):
+        if shared and k <= top:
+            found = paired(pass_rates(a, shared, k), pass_rates(b, shared, k))
+            row = {"k": k, "delta": list(found.delta), "verdict": found.verdict, "p": found.p}
+            rows.append(row)
+    return rows
 
 
 def seed_parts(value_SQ: np.ndarray) -> Parts:

@@ -6,6 +6,7 @@ import importlib.util
 import math
 import os
 import platform
+import shlex
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -13,7 +14,6 @@ from pathlib import Path
 
 from sps.commands.estimate import (
     GIB,
-    NODE,
     SHAPES,
     Needs,
     Plan,
@@ -21,15 +21,17 @@ from sps.commands.estimate import (
     evaluations,
     floor,
     impossible,
-    lighter,
     needs,
     plan_of,
     remedies,
 )
-from sps.config.recipe import Recipe
-from sps.config.tasks import CountdownTask, check_embedded
+from sps.commands.terminal import say
+from sps.config.recipe import Recipe, load_recipe
+from sps.config.tasks import check_embedded
 from sps.data.load import READERS
 from sps.errors import UserError
+from sps.rollout.table import ENGINES
+from sps.tasks.table import TASKS
 
 H200 = 139.0  # GiB that torch finds on one: assumed where there is no GPU and none is stated
 EXTRAS = {
@@ -40,7 +42,27 @@ EXTRAS = {
 _SIDES = {"replicated": [False], "fsdp2": [True], "auto": [False, True]}
 _VLLM = ("vLLM's weights", "cache of the rollouts", "vLLM's work")
 _PASS = ("gradients", "activations", "gathered layers", "output layer", "messages")
-_TABLE = ("Qwen/Qwen2.5-Math-1.5B", "Qwen/Qwen2.5-Math-7B", "Qwen/Qwen2.5-32B")
+
+
+def run_doctor(
+    path: Path | None,
+    overrides: list[str],
+    machine: Machine | None = None,
+    sharding: str = "auto",
+    engine: str | None = None,
+) -> None:
+    """This machine, and the recipe if there is one; an error where it cannot fit."""
+    lines = environment()
+    if path is None:
+        say("\n".join(lines))
+        return
+    recipe, machine = load_recipe(path, overrides), machine or this_machine()
+    changes = [*overrides]
+    if engine and engine != recipe.rollout.engine:
+        changes.append(f"rollout.engine={engine}")
+    asked = shlex.join([str(path), *(word for item in changes for word in ("--set", item))])
+    say("\n".join([*lines, *examine(recipe, machine, sharding, engine, asked)]))
+    verdict(recipe, machine, sharding, engine)
 
 
 @dataclass(frozen=True)
@@ -119,11 +141,11 @@ def missing(recipe: Recipe, engine: str | None = None) -> list[str]:
     from_hub = data is not None and not _is_file(data)
     tests = bool(getattr(task, "benchmarks", ())) and getattr(task, "data_dir", None) is None
     wanted = {
-        "vllm": (engine or recipe.rollout.engine) == "vllm",
+        **dict.fromkeys(ENGINES[engine or recipe.rollout.engine].needs, True),
         "peft": recipe.model.lora is not None,
         "gguf": recipe.model.gguf is not None or path.endswith(".gguf"),
         "datasets": from_hub or tests,
-        "reasoning_gym": task.type == "gym",
+        **dict.fromkeys(TASKS[task.type].needs, True),
         str(recipe.track): recipe.track is not None,
     }
     names = [name for name, need in wanted.items() if need]
@@ -147,7 +169,7 @@ def examine(
     """
     lines = missing(recipe, engine)
     if recipe.model.path is None:
-        own = isinstance(recipe.task, CountdownTask)
+        own = bool(TASKS[recipe.task.type].embedded)
         return [*lines, *(["the embedded policy: any machine will do"] if own else [])]
     shape = shape_of(recipe.model.path)
     if shape is None:
@@ -220,34 +242,6 @@ def refuse_too_large(recipe: Recipe, memory: float | None = None) -> None:
             f"them over {'more' if ways > 1 else 'several'} GPUs with accelerate launch "
             f"--config_file launch/fsdp2.yaml{adapters}; `sps doctor` with --gpus says how many"
         )
-
-
-def table(recipe: Recipe) -> list[str]:
-    """The table of docs/scaling.md: the recipe with larger models on more GPUs."""
-    lines = [
-        "| model | GPUs | replicated | fsdp2 | fsdp2, vLLM over 8 | of 80 GiB | of 139 GiB |",
-        "| --- | ---: | ---: | ---: | ---: | --- | --- |",
-    ]
-    for path in _TABLE:
-        shape = Shape(*SHAPES[path])
-        for gpus in (8, 16, 32):
-            plans = [Plan(gpus), Plan(gpus, True), Plan(gpus, True, "vllm", NODE)]
-            found = [(plan, needs(recipe, shape, plan=plan)) for plan in plans]
-            cells = [f"{need.total / GIB:.0f}" for _, need in found]
-            cells += [_choice(recipe, shape, found, gib) for gib in (80, H200)]
-            lines.append(f"| {path.split('/')[1]} | {gpus} | {' | '.join(cells)} |")
-    return lines
-
-
-def _choice(recipe: Recipe, shape: Shape, found: list[tuple[Plan, Needs]], gib: float) -> str:
-    best = _best(found, gib)
-    if best:
-        return f"{best[0].name}: {best[1].seconds:.0f} s"
-    for plan, _ in found:
-        more = lighter(recipe, shape, plan, gib * GIB)
-        if more:
-            return f"{plan.name}, with {more}"
-    return "does not fit"
 
 
 def _ways(
@@ -350,7 +344,7 @@ def _doubts(recipe: Recipe) -> Iterator[str]:
     rollout, rl, irl = recipe.rollout, recipe.rl, recipe.irl
     if recipe.model.dtype == "float32":
         yield "model.dtype is float32, which is several times slower: leave it out, or set bfloat16"
-    if rollout.max_new_tokens < 64 and not isinstance(recipe.task, CountdownTask):
+    if rollout.max_new_tokens < 64 and not TASKS[recipe.task.type].embedded:
         yield (
             f"rollout.max_new_tokens is {rollout.max_new_tokens}, and the default is the Countdown "
             "demo's: nearly every answer would be cut off; set it, for example to 3072"

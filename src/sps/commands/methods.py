@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from sps.commands.compare import Extra, saved_steps
+from sps.commands.jobs import Extra, saved_steps
 from sps.config.recipe import Recipe, load_recipe
 from sps.errors import UserError
 

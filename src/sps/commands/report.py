@@ -1,4 +1,4 @@
-"""What the command line calls: plain arguments in, what to print out."""
+"""`sps report`, `sps diagnose` and `sps watch`: plain arguments in, what to print out."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 
 from sps.errors import UserError
 from sps.report.blocks import clean
+from sps.run.folder import CHECKPOINTS, EVALS, RECIPE, RECORD, RESULTS, ROLLOUTS, find_runs
 
-_OF_A_RUN = ("recipe.yaml", "metrics.jsonl", "evals", "rollouts", "checkpoints")
+_OF_A_RUN = (RECIPE, RECORD, EVALS, ROLLOUTS, CHECKPOINTS)
 
 
-def diagnose_command(
+def run_diagnose(
     run: Path, out: Path | None = None, large: bool = False, embeddings: bool = False
 ) -> str:
     """Every analysis of a run: the numbers as JSON in `out`, the gist as text to print."""
@@ -29,7 +30,7 @@ def diagnose_command(
     return "\n".join([*_gist(found), f"All numbers: {path}"])
 
 
-def report_command(
+def run_report(
     folders: Sequence[Path],
     out: Path | None = None,
     png: bool = False,
@@ -58,7 +59,7 @@ def report_command(
     return "\n".join(said)
 
 
-def watch_command(run: Path, port: int = 8765, browser: bool = False) -> None:
+def run_watch(run: Path, port: int = 8765, browser: bool = False) -> None:
     """Serve the report on this machine until interrupted, and say where."""
     from rich.console import Console
 
@@ -82,15 +83,15 @@ def _check_folder(folder: Path, comparisons: bool) -> None:
         )
     if any((folder / name).exists() for name in _OF_A_RUN):
         return
-    runs = sorted(path.parent for path in folder.glob("*/seed-*/recipe.yaml"))
+    runs = find_runs(folder)
     if (folder / "eval.json").exists():
         raise UserError(
             f"{folder}: this is an evaluation by sps eval; its tables are in table.md and "
             "questions.md, and sps eval --compare A B sets two side by side. Give the folder of "
             "a run (--out of train)"
         )
-    if not runs and not (folder / "results.json").exists():
-        near = folder.parent if (folder.parent / "recipe.yaml").exists() else "the folder of a run"
+    if not runs and not (folder / RESULTS).exists():
+        near = folder.parent if (folder.parent / RECIPE).exists() else "the folder of a run"
         raise UserError(f"{folder}: holds no run (no recipe.yaml, no metrics.jsonl); give {near}")
     if not comparisons:
         near = runs[0] if runs else "a run"

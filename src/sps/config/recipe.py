@@ -10,10 +10,12 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
-from sps.config.rl import IRL, RL, PassK
-from sps.config.tasks import CountdownTask, Node, NonNegative, Positive, Rate, Share, Task
+from sps.config.rl import IRL, RL
+from sps.config.tasks import Node, NonNegative, Positive, Rate, Share, Task
 from sps.errors import UserError
+from sps.rollout.table import ENGINES, VllmConfig, known_engine
 from sps.run.reading import parse_yaml, read_text
+from sps.tasks.countdown import CountdownConfig
 
 _LARGEST = 256 * 2**10  # bytes of a recipe
 _SHOWN = 20  # faults in an error
@@ -73,22 +75,11 @@ class Model(Node):
         return "cpu" if self.path is None and self.device == "auto" else self.device
 
 
-class Vllm(Node):
-    """The vLLM engine (extra `vllm`), used when rollout.engine is vllm."""
-
-    mode: Literal["colocate", "server"] = "colocate"  # in this process, or on a server
-    server: str = "http://localhost:8000"  # in server mode
-    memory: Annotated[float, Field(gt=0, le=1)] = 0.3  # colocated: vLLM's share of the device's
-    tensor_parallel: Positive = 1  # colocated: processes that share one copy of the model
-    sleep: bool = False  # colocated: give vLLM's memory back while training; GPU alone
-    max_length: Positive | None = None  # tokens of prompt and answer; None: what the model takes
-
-
 class Rollouts(Node):
     """How an RL batch is drawn."""
 
-    engine: Literal["native", "vllm"] = "native"
-    vllm: Vllm = Vllm()
+    engine: Annotated[str, AfterValidator(known_engine)] = "native"
+    vllm: VllmConfig = VllmConfig()
     prompts: Positive = 16  # problems an optimizer step
     n: Annotated[int, Field(ge=2)] = 8  # samples a problem: the group
     temperature: Annotated[float, Field(gt=0)] = 1.0
@@ -106,10 +97,11 @@ class Rollouts(Node):
 
     @model_validator(mode="after")
     def _whole(self) -> Rollouts:
-        if self.engine == "vllm" and (self.top_p < 1 or self.top_k):
+        if not ENGINES[self.engine].truncates and (self.top_p < 1 or self.top_k):
             raise ValueError(
-                "with engine: vllm keep top_p: 1 and top_k: 0; vLLM gives log-probabilities of "
-                "what is left after truncation, and training needs those before it"
+                f"with engine: {self.engine} keep top_p: 1 and top_k: 0; it gives "
+                "log-probabilities of what is left after truncation, and training needs those "
+                "before it"
             )
         return self
 
@@ -161,7 +153,7 @@ class Recipe(Node):
     threads: NonNegative = 0  # CPU threads; 0: one for a small policy, else as they are
     track: Literal["trackio", "wandb", "tensorboard"] | None = None  # also send the record there
     model: Model = Model()
-    task: Task = CountdownTask()
+    task: Task = CountdownConfig()
     rollout: Rollouts = Rollouts()
     rl: RL = RL()
     irl: IRL = IRL()
@@ -176,12 +168,7 @@ class Recipe(Node):
                 f"irl.keep ({self.irl.keep}) is above rollout.n ({self.rollout.n}): "
                 "a group has no more rollouts than that"
             )
-        algorithm = self.rl.algorithm
-        if isinstance(algorithm, PassK) and algorithm.k >= self.rollout.n:
-            raise ValueError(
-                f"rl.algorithm.k ({algorithm.k}) is not below rollout.n ({self.rollout.n}): "
-                "one set of k has nothing to be compared with"
-            )
+        self.rl.algorithm.check_group(self.rollout.n)
         return self
 
 

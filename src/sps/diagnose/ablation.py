@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from sps.diagnose.read import read_run
+from sps.run.folder import find_runs
 
 
 def sampling_sizes(folder: Path, results: dict[str, Any]) -> list[dict[str, Any]]:
     """One row a method whose runs have IRL steps, by rollouts kept."""
     rows = []
     for name, scores in (results.get("methods") or {}).items():
-        recipes = sorted(folder.glob(f"{_glob(name)}/seed-*/recipe.yaml"))
-        if not recipes:
+        runs = find_runs(folder, _glob(name))
+        if not runs:
             continue
-        run = read_run(recipes[0].parent)
+        run = read_run(runs[0])
         if not run.setting("irl", "steps"):
             continue
         curve = scores.get("pass_at_k") or {}

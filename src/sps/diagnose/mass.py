@@ -16,15 +16,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sps.algo.logits import finished
 from sps.algo.squeeze import entropy
 from sps.config.recipe import load_recipe
 from sps.diagnose.read import RunFolder
 from sps.errors import UserError
+from sps.logits import scaled_logits
 from sps.policy import embedded as tiny
 from sps.policy.checkpoint import load_trainer
 from sps.policy.load import best_threads, load_policy
 from sps.policy.logprobs import Rows, micro_batches
+from sps.run.folder import RECIPE
 
 _LARGEST = 2 * 2**30  # bytes of weights; larger checkpoints are loaded only when asked for
 _BUDGET = 8192  # padded tokens at once
@@ -128,7 +129,7 @@ def fitting_threads(model: Any) -> Iterator[None]:
 def logits_of(model: Any, rows: Rows) -> Tensor:
     """At each completion token, as the model itself would give them."""
     hidden_BLD = model.base_model(input_ids=rows.ids_BL, use_cache=False).last_hidden_state
-    return finished(model.get_output_embeddings()(hidden_BLD[rows.place]), model.config)
+    return scaled_logits(model.get_output_embeddings()(hidden_BLD[rows.place]), model.config)
 
 
 def _probe(run: RunFolder) -> list[list] | None:
@@ -146,7 +147,7 @@ def _probe(run: RunFolder) -> list[list] | None:
 def base_folder(run: RunFolder) -> Iterator[tuple[int, Path]]:
     """The policy the run began with, when it is a folder on this machine."""
     try:
-        recipe = load_recipe(run.folder / "recipe.yaml")
+        recipe = load_recipe(run.folder / RECIPE)
     except UserError:
         return
     if recipe.model.path:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sps.algo.passk import mean_interval, paired, pass_at_k
+from sps.algo.passk import mean_interval, pass_at_k
 
 BUCKETS = ("0", *(f"{i / 10:.1f}-{(i + 1) / 10:.1f}" for i in range(10)))
 
@@ -83,22 +83,3 @@ def upper_bound(evaluations: Sequence[tuple[Mapping[str, int], int]]) -> dict[st
         if questions
         else None,
     }
-
-
-def paired_passes(
-    a: Mapping[str, int], n_a: int, b: Mapping[str, int], n_b: int, ks: Sequence[int]
-) -> list[dict[str, Any]]:
-    """b - a in Pass@k on the questions both answered, with interval and verdict."""
-    shared = [q for q in a if q in b]
-    out = []
-    for k in ks:
-        if k > min(n_a, n_b) or not shared:
-            continue
-        pair = [
-            pass_at_k(np.array([c[q] for q in shared], dtype=int), n, k)
-            for c, n in ((a, n_a), (b, n_b))
-        ]
-        found = paired(pair[0], pair[1])
-        row = {"k": k, "delta": list(found.delta), "verdict": found.verdict, "p": found.p}
-        out.append(row)
-    return out

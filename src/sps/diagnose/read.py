@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sps.run.folder import CHECKPOINTS, EVALS, RECIPE, RECORD, ROLLOUTS, find_checkpoints
 from sps.run.reading import parse_yaml, read_json, read_text
 from sps.run.track import read_records
 from sps.store.evals import SCHEMA as SAMPLES
@@ -81,13 +82,13 @@ class RunFolder:
 
     def rollout_files(self) -> list[Path]:
         """The files that together hold each rollout once."""
-        folder = self.folder / "rollouts"
+        folder = self.folder / ROLLOUTS
         return [file.path for file in listing(folder)] if folder.is_dir() else []
 
     def samples(self, evaluation: str, columns: list[str]) -> pa.Table:
         """Stored samples of an evaluation."""
         tables = []
-        for path in parts(self.folder / "evals" / evaluation):
+        for path in parts(self.folder / EVALS / evaluation):
             try:
                 table = pq.read_table(path, columns=columns, page_checksum_verification=True)
                 tables.append(table.cast(pa.schema([SAMPLES.field(c) for c in columns])))
@@ -97,11 +98,8 @@ class RunFolder:
 
     def checkpoints(self) -> list[tuple[int, Path]]:
         """Step and folder of each checkpoint."""
-        found = []
-        for path in sorted((self.folder / "checkpoints").glob("step-*")):
-            if path.is_dir() and re.fullmatch(r"step-\d+", path.name):
-                found.append((int(path.name.removeprefix("step-")), path))
-        return found
+        found = find_checkpoints(self.folder / CHECKPOINTS)
+        return [(step, path) for step, path in found.items() if path.is_dir()]
 
     def note(self, sentence: str) -> None:
         """Say once that something is missing."""
@@ -125,7 +123,7 @@ def read_run(folder: Path) -> RunFolder:
 
 
 def _recipe(run: RunFolder) -> dict[str, Any]:
-    path = run.folder / "recipe.yaml"
+    path = run.folder / RECIPE
     try:
         tree = parse_yaml(read_text(path))
     except FileNotFoundError:
@@ -141,7 +139,7 @@ def _recipe(run: RunFolder) -> dict[str, Any]:
 
 
 def _records(run: RunFolder) -> list[dict[str, Any]]:
-    path = run.folder / "metrics.jsonl"
+    path = run.folder / RECORD
     if not path.is_file():
         run.note("metrics.jsonl is not there: no training curves, no cost")
         return []
@@ -180,7 +178,7 @@ def _is_number(value: Any) -> bool:
 
 def _evaluations(run: RunFolder) -> list[Evaluation]:
     steps = {r.get("name"): r["step"] for r in run.records if r["kind"] == "eval"}
-    folder = run.folder / "evals"
+    folder = run.folder / EVALS
     found = []
     for path in sorted(folder.glob("*.json")):
         try:
@@ -235,7 +233,7 @@ def _say_what_is_not_there(run: RunFolder) -> None:
         run.note("evals/ holds no finished evaluation: no Pass@k")
     elif not run.split("test"):
         run.note("the final evaluation (evals/test.json) is not there")
-    for sentence in strays(run.folder / "rollouts"):
+    for sentence in strays(run.folder / ROLLOUTS):
         run.note(sentence)
     if not run.rollout_files():
         run.note("rollouts/ is empty or not there: no likelihoods, no trajectories")

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from sps.algo.passk import paired_rows
 from sps.diagnose.cost import cost_by_stage
 from sps.diagnose.diversity import diversity
 from sps.diagnose.questions import (
     BUCKETS,
     accuracy_buckets,
     gained_and_lost,
-    paired_passes,
     pass_curve,
     upper_bound,
 )
@@ -99,7 +99,7 @@ def _questions(run: RunFolder) -> list[dict[str, Any]]:
         if first is not last:
             row |= gained_and_lost(first.correct, first.n, last.correct, last.n)
             ks = [int(k) for k in pass_curve(last.correct, last.n)] if last.correct else []
-            row["paired"] = paired_passes(first.correct, first.n, last.correct, last.n, ks)
+            row["paired"] = paired_rows([(first.correct, first.n)], [(last.correct, last.n)], ks)
         out.append(row)
     return out
 

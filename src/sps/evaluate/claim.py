@@ -25,11 +25,10 @@ def claim(folder: Path, now: dict[str, Any], regrade_only: bool) -> dict[str, An
         if regrade_only:
             raise UserError(f"--regrade: {folder} holds no evaluation; name its folder with --out")
         return now
-    before = _older(held(folder), now)
+    before = held(folder)
     free = _FREE | (_OF_WEIGHTS if regrade_only else set())
     now = {**now, **({k: before[k] for k in _OF_WEIGHTS} if regrade_only else {})}
-    # Folders of an older version do not say: the default is the best guess.
-    cuts = before.get("cut") or dict.fromkeys(before["questions"], "zero")
+    cuts = before["cut"]
     changed = [
         f"{k} ({before.get(k)}, now {now[k]})"
         for k in now
@@ -59,7 +58,7 @@ def held(folder: Path) -> dict[str, Any]:
         return {}
     try:
         found = read_json(path)
-        kinds = {"model": str, "dtype": str, "questions": dict, "cut": dict | None}
+        kinds = {"model": str, "dtype": str, "questions": dict, "cut": dict}
         if not all(isinstance(found.get(name), kind) for name, kind in kinds.items()):
             raise ValueError("it does not say what was evaluated")
         return found
@@ -68,17 +67,6 @@ def held(folder: Path) -> dict[str, Any]:
             f"{path} cannot be read ({type(error).__name__}: {error}): put it back from a copy, or "
             "choose another folder with --out"
         ) from None
-
-
-def _older(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """As this version would have written it: a path in its plainest form, a dtype of weights."""
-    plain = before["model"] if now["endpoint"] else str(Path(before["model"]).expanduser())
-    return {
-        **before,
-        "model": plain,
-        "gguf": before.get("gguf"),
-        "dtype": now["dtype"] if now["endpoint"] else before["dtype"],
-    }
 
 
 def keep(folder: Path, held: dict[str, Any]) -> None:

@@ -5,17 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sps.algo.passk import paired
+from sps.algo.passk import paired_rows
 from sps.errors import UserError
-from sps.evaluate.scores import Scores, read_scores
+from sps.evaluate.scores import Scores, other_questions, read_scores
 from sps.evaluate.tables import shown_ks
+from sps.run.folder import RESULTS
 from sps.run.reading import read_json
 
 
 def read_results(path: str | Path) -> tuple[str, dict[str, Scores]]:
     """Model name and scores by benchmark, from an evaluation's folder or its results.json."""
     file = Path(path).expanduser()
-    file = file / "results.json" if file.is_dir() else file
+    file = file / RESULTS if file.is_dir() else file
     try:
         found = read_json(file)
         scores = {name: read_scores(summary) for name, summary in found["benchmarks"].items()}
@@ -45,28 +46,17 @@ def compare(a: str | Path, b: str | Path) -> dict[str, Any]:
 
 
 def _rows(name: str, a: Scores, b: Scores) -> list[dict[str, Any]]:
-    if a.ids != b.ids:
-        odd = ", ".join(sorted(set(a.ids) ^ set(b.ids))[:3]) or "none, but in another order"
-        raise UserError(
-            f"--compare: {name} was evaluated on different questions ({len(a.ids)} and "
-            f"{len(b.ids)}; not in both: {odd}); evaluate "
-            "both on the same"
-        )
-    rows = []
-    for k in (1, *shown_ks(min(a.n, b.n))):
-        found = paired(a.per_question(k), b.per_question(k))
-        label = "Avg" if k == 1 else f"Pass@{k}"
-        rows.append(
-            {
-                "measure": label,
-                "a": list(a.pass_at_k(k)),
-                "b": list(b.pass_at_k(k)),
-                "delta": list(found.delta),
-                "p": found.p,
-                "verdict": found.verdict,
-            }
-        )
-    return rows
+    if odd := other_questions(a, b):
+        raise UserError(f"--compare: {name} was {odd}; evaluate both on the same")
+    return [
+        {
+            "measure": "Avg" if row["k"] == 1 else f"Pass@{row['k']}",
+            "a": list(a.pass_at_k(row["k"])),
+            "b": list(b.pass_at_k(row["k"])),
+            **row,
+        }
+        for row in paired_rows([a.counts], [b.counts], (1, *shown_ks(min(a.n, b.n))))
+    ]
 
 
 def compare_markdown(found: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sps.errors import RunFailed
 from sps.evaluate.scores import Scores, count_scores
-from sps.ranks import ALONE, Ranks
+from sps.ranks import Ranks
 from sps.rollout import RolloutEngine
 from sps.rollout.texts import Ask, TextEngine, Written
 from sps.store.evals import EvalStore
@@ -21,7 +21,6 @@ from sps.verify import Verifier
 if TYPE_CHECKING:  # an endpoint and a regrade need no torch
     from sps.policy.load import Policy
 
-Progress = Callable[[int, int, int], None]  # samples done, samples in all, correct so far
 _WAITING = 2048  # samples that may wait for their verdict
 
 
@@ -37,7 +36,16 @@ class Tally:
     solved: int = 0  # questions with a correct sample
 
 
-Watcher = Callable[[Tally], None]
+@dataclass(frozen=True)
+class EvalJob:
+    """Questions, how they are answered and judged, and where that is kept."""
+
+    task: Task
+    problems: Sequence[Problem]
+    sampling: Sampling
+    verifier: Verifier
+    store: EvalStore  # of its ranks each draws and judges a share
+    watch: Callable[[Tally], None] = lambda tally: None  # the share of this rank
 
 
 class PolicyTexts:
@@ -59,56 +67,26 @@ class PolicyTexts:
         self.engine.close()
 
 
-def evaluate(
-    policy: Policy,
-    engine: RolloutEngine,
-    verifier: Verifier,
-    task: Task,
-    problems: Sequence[Problem],
-    sampling: Sampling,
-    store: EvalStore,
-    progress: Progress = lambda done, of, correct: None,
-    ranks: Ranks = ALONE,
-) -> Scores:
+def evaluate(policy: Policy, engine: RolloutEngine, job: EvalJob) -> Scores:
     """Draw n samples of every problem, less those that the store holds already; judge and count."""
-    rows = collect(
-        PolicyTexts(policy, engine),
-        verifier,
-        task,
-        problems,
-        sampling,
-        store,
-        lambda tally: progress(tally.done, tally.total, tally.correct),
-        ranks,
-    )
-    prompts = [policy.encode(task.prompt(p)) for p in problems]
-    greedy = _greedy_logprob(engine, prompts, sampling, ranks)
-    return count_scores([p.id for p in problems], sampling.n, rows, greedy)
+    rows = collect(PolicyTexts(policy, engine), job)
+    prompts = [policy.encode(job.task.prompt(p)) for p in job.problems]
+    greedy = _greedy_logprob(engine, prompts, job.sampling, job.store.ranks)
+    return count_scores([p.id for p in job.problems], job.sampling.n, rows, greedy)
 
 
-def collect(
-    texts: TextEngine,
-    verifier: Verifier,
-    task: Task,
-    problems: Sequence[Problem],
-    sampling: Sampling,
-    store: EvalStore,
-    watch: Watcher = lambda tally: None,
-    ranks: Ranks = ALONE,
-) -> list[dict[str, Any]]:
-    """The judged samples of every problem: those stored, and the others, drawn now and stored.
-
-    Each rank draws its share of them; what is watched is the share of this one.
-    """
+def collect(texts: TextEngine, job: EvalJob) -> list[dict[str, Any]]:
+    """The judged samples of every problem: those stored, and the others, drawn now and stored."""
+    problems, store, ranks, n = job.problems, job.store, job.store.ranks, job.sampling.n
     wanted = {p.id for p in problems}
-    stored = ranks.tell(store.read)
-    rows = [r for r in stored if r["problem_id"] in wanted and r["sample"] < sampling.n]
+    stored = ranks.broadcast(store.read)
+    rows = [r for r in stored if r["problem_id"] in wanted and r["sample"] < n]
     solved = {r["problem_id"] for r in rows if r["verdict"] == "correct"}
-    lacking = missing(problems, sampling.n, rows)
-    mine = ranks.mine(list(lacking.items()))
-    asks = [Ask(i, task.prompt(problems[i]), tuple(s)) for i, s in mine]
+    lacking = missing(problems, n, rows)
+    mine = ranks.shard(list(lacking.items()))
+    asks = [Ask(i, job.task.prompt(problems[i]), tuple(s)) for i, s in mine]
     tally = _so_far(rows, sum(len(ask.samples) for ask in asks))
-    watch(tally)
+    job.watch(tally)
     fresh: list[dict[str, Any]] = []
     failed: list[BaseException] = []  # of the verifier, which are no verdicts
     waiting: list[tuple[dict[str, Any], Future[Verdict]]] = []
@@ -129,12 +107,12 @@ def collect(
                 tally.correct += 1
                 solved.add(row["problem_id"])
                 tally.solved = len(solved)
-        watch(tally)
+        job.watch(tally)
 
     try:
-        for written in texts.write(asks, sampling) if lacking else ():
+        for written in texts.write(asks, job.sampling) if lacking else ():
             problem = problems[written.index]
-            future = verifier.submit(problem, written.text, written.finished)
+            future = job.verifier.submit(problem, written.text, written.finished)
             waiting.append((_row(problem, written), future))
             settle(at_most=_WAITING)
     except RunFailed as error:
@@ -147,19 +125,14 @@ def collect(
     return rows + ranks.gather(fresh)
 
 
-def regrade(
-    verifier: Verifier,
-    problems: Sequence[Problem],
-    store: EvalStore,
-    watch: Watcher = lambda tally: None,
-) -> tuple[list[dict[str, Any]], int]:
+def regrade(job: EvalJob) -> tuple[list[dict[str, Any]], int]:
     """Judge stored texts again, without drawing any; also how many verdicts changed."""
-    known = {p.id: p for p in problems}
-    rows = store.read()
+    known = {p.id: p for p in job.problems}
+    rows = job.store.read()
     tally = Tally(len(rows))
     changed = 0
     futures = [
-        verifier.submit(known[row["problem_id"]], row["text"], row["finished"]) for row in rows
+        job.verifier.submit(known[row["problem_id"]], row["text"], row["finished"]) for row in rows
     ]
     for row, future in zip(rows, futures, strict=True):
         fresh = _judgement(future.result())
@@ -167,8 +140,8 @@ def regrade(
         row |= fresh
         tally.done += 1
         tally.correct += row["verdict"] == "correct"
-        watch(tally)
-    store.replace(rows)
+        job.watch(tally)
+    job.store.replace(rows)
     return rows, changed
 
 
@@ -194,7 +167,7 @@ def _greedy_logprob(
     """Mean log-probability of greedy trajectories: the paper's measure of squeezing."""
     requests = [Request(i, ids, (0,)) for i, ids in enumerate(prompts)]
     greedy = replace(sampling, n=1, temperature=0.0)
-    drawn = engine.generate(ranks.mine(requests), greedy)
+    drawn = engine.generate(ranks.shard(requests), greedy)
     sums = ranks.gather([(c.index, float(c.logprobs.sum())) for c in drawn])
     return sum(total for _, total in sorted(sums)) / len(sums)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sps.algo.passk import Interval, mean_interval, pass_at_k
+from sps.algo.passk import Counts, Interval, mean_interval, pass_at_k
 from sps.errors import UserError
 from sps.run.reading import read_json
 
@@ -29,6 +29,11 @@ class Scores:
     mean_logprob: float  # per sampled token
     mean_length: float
     greedy_logprob: float | None = None  # mean log-probability of greedy trajectories
+
+    @property
+    def counts(self) -> Counts:
+        """Right samples of each question, and n."""
+        return dict(zip(self.ids, self.correct_Q.tolist(), strict=True)), self.n
 
     def per_question(self, k: int) -> np.ndarray:
         """Pass@k of each question."""
@@ -54,8 +59,16 @@ class Scores:
             "mean_logprob": self.mean_logprob,
             "mean_length": self.mean_length,
             "greedy_logprob": self.greedy_logprob,
-            "per_question": dict(zip(self.ids, self.correct_Q.tolist(), strict=True)),
+            "per_question": self.counts[0],
         }
+
+
+def other_questions(a: Scores, b: Scores) -> str:
+    """What to say of two evaluations whose questions differ; empty where they are the same."""
+    if a.ids == b.ids:
+        return ""
+    odd = ", ".join(sorted({*a.ids} ^ {*b.ids})[:3]) or "none, but in another order"
+    return f"evaluated on different questions ({len(a.ids)} and {len(b.ids)}; not in both: {odd})"
 
 
 def read_scores(summary: Any) -> Scores:

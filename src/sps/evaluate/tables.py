@@ -12,6 +12,7 @@ import numpy as np
 
 from sps.algo.passk import Interval
 from sps.evaluate.scores import Scores
+from sps.run.folder import RESULTS
 from sps.types import KINDS
 
 BUCKETS = ("0", "0-25", "25-50", "50-75", "75-100", "100")  # per cent of a question's samples
@@ -101,7 +102,7 @@ def write_results(
 ) -> dict[str, Any]:
     """results.json, table.md, table.tex and questions.md in a folder."""
     found = results(about, scores)
-    (folder / "results.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+    (folder / RESULTS).write_text(json.dumps(found, indent=1), encoding="utf-8")
     (folder / "table.md").write_text(markdown(str(about["model"]), scores), encoding="utf-8")
     (folder / "table.tex").write_text(latex(scores), encoding="utf-8")
     (folder / "questions.md").write_text(question_table(scores, rows), encoding="utf-8")

@@ -38,7 +38,7 @@ from sps.phases import irl
 from sps.policy.load import Policy
 from sps.policy.meter import Meter, Probe, stood_still
 from sps.policy.update import Budget
-from sps.ranks import ALONE, Ranks, Together
+from sps.ranks import ALONE, Distributed, Ranks
 from sps.run.track import Track, read_records
 from sps.types import Metrics
 
@@ -127,7 +127,7 @@ class SPSCallback(TrainerCallback):
             raise UserError(_UNSEEN)
         self._reward_weights(args)
         cluster = AcceleratorState()
-        self.ranks = Together(cluster) if cluster.num_processes > 1 else ALONE
+        self.ranks = Distributed(cluster) if cluster.num_processes > 1 else ALONE
         self.policy = Policy(_plain(model), processing_class, "TRL's model")
         self.policy.model.compute_dtype = torch.bfloat16 if args.bf16 else torch.float32
         self._args, self._tokens = args, state.num_input_tokens_seen
@@ -214,7 +214,7 @@ class SPSCallback(TrainerCallback):
         """TRL counts the tokens it draws; another count means that it drew something else."""
         own = sum(len(p) + len(c) for batch in fresh for p, c in batch.rollouts)
         counted, self._tokens = seen - self._tokens, seen
-        own = self.ranks.add({"tokens": own})["tokens"]
+        own = self.ranks.total({"tokens": own})["tokens"]
         if own != counted and self._args.include_num_input_tokens_seen == "no":
             raise UserError(
                 f"SPSCallback: of {counted:.0f} tokens that TRL drew for this step, it saw {own}. "

@@ -21,10 +21,10 @@ from sps.config.recipe import Recipe
 from sps.config.tasks import Node
 from sps.evaluate.scores import Scores, load_scores
 from sps.evaluate.tables import shown_ks
-from sps.lifecycle.measure import checkpoint_path
 from sps.phases.run import Run
 from sps.policy.load import Policy
 from sps.run.disk import write_whole
+from sps.run.folder import RECORD, checkpoint_path, scores_path
 from sps.run.track import read_records
 from sps.types import Problem
 
@@ -83,7 +83,7 @@ def generation(policy: Policy, recipe: Recipe) -> str:
 def card(run: Run, step: int, selected: bool = False) -> str:
     """The model card of the checkpoint of a step: YAML for the hub, then Markdown."""
     recipe = run.recipe
-    records = [r for r in read_records(run.folder / "metrics.jsonl") if r["step"] <= step]
+    records = [r for r in read_records(run.folder / RECORD) if r["step"] <= step]
     sections = [
         f"---\n{_yaml(front_matter(recipe))}---",
         f"# {plain(recipe.name or 'run')}, step {step}",
@@ -160,6 +160,12 @@ _NAMES = {
     "dr_grpo": "Dr. GRPO",
     "pass_at_k": "Pass@k training",
     "w_reinforce": "weighted REINFORCE",
+    "maxrl": "MaxRL",
+    "differential_smoothing": "differential smoothing",
+    "rs_grpo": "RS-GRPO",
+    "unlikeliness": "the unlikeliness reward",
+    "kl_cov": "KL-Cov",
+    "clip_cov": "Clip-Cov",
 }
 
 
@@ -234,7 +240,7 @@ def _passk(recipe: Recipe, folder: Path, step: int, selected: bool) -> Iterator[
 
 
 def _scores(folder: Path, name: str) -> Scores | None:
-    path = folder / "evals" / f"{name}.json"
+    path = scores_path(folder, name)
     return load_scores(path) if path.exists() else None
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
 
-from sps.evaluate.evaluate import Progress, evaluate
+from sps.evaluate.evaluate import EvalJob, evaluate
 from sps.evaluate.scores import Scores
 from sps.phases.run import Run
 from sps.policy.checkpoint import load_weights
 from sps.run.disk import write_whole
+from sps.run.folder import EVALS, checkpoint_path, scores_path
 from sps.store.evals import EvalStore
 from sps.types import Problem, Sampling
 
@@ -28,7 +28,6 @@ def measure(
     n: int,
     step: int,
     temperature: float | None = None,
-    progress: Progress = lambda done, of, correct: None,
 ) -> Scores:
     """Evaluate the policy as it stands; samples and scores go to evals/."""
     how = run.recipe.evaluation
@@ -37,13 +36,13 @@ def measure(
     sampling = Sampling(n, limit, temperature, how.top_p, how.top_k, how.seed)
     began = time.perf_counter()
     ranks = run.ranks
-    store = EvalStore(run.folder / "evals" / name, ranks)
-    asked = (run.task, problems, sampling, store, progress, ranks)
+    store = EvalStore(run.folder / EVALS / name, ranks)
+    job = EvalJob(run.task, problems, sampling, run.verifier, store)
     with run.stop.window(ranks.size == 1):  # what is judged is kept
-        scores = evaluate(run.policy, run.engine, run.verifier, *asked)
+        scores = evaluate(run.policy, run.engine, job)
     summary = scores.summary()
     if ranks.main:
-        write_whole(run.folder / "evals" / f"{name}.json", json.dumps(summary))
+        write_whole(scores_path(run.folder, name), json.dumps(summary))
     shown = {k: v for k, v in summary.items() if k != "per_question"}
     shown["seconds/evaluate"] = time.perf_counter() - began
     run.track.log("eval", step, name=name, **shown)
@@ -54,8 +53,3 @@ def validate(run: Run, step: int) -> None:
     """Scores on the validation problems, kept by step; of step 0 they are the base's."""
     n = run.recipe.evaluation.validation_n
     run.scores[step] = measure(run, f"validation-{step:06d}", run.validation, n, step)
-
-
-def checkpoint_path(folder: Path, step: int) -> Path:
-    """Where the checkpoint of a step is."""
-    return folder / "checkpoints" / f"step-{step:06d}"

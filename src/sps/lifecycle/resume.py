@@ -24,11 +24,12 @@ from sps.policy.checkpoint import (
 from sps.policy.meter import Probe
 from sps.policy.sharding import set_optimizer_state
 from sps.run.disk import write_whole
-from sps.run.lock import LOCK, hold
+from sps.run.folder import CHECKPOINTS, EVALS, LOCK, RECIPE, RECORD, ROLLOUTS
+from sps.run.lock import hold
 from sps.run.track import read_records
 
-_OF_RUNS = ("metrics.jsonl", "checkpoints/*", "rollouts/*.parquet", "evals/*")
-_FOLDERS = ("checkpoints", "rollouts", "evals")
+_OF_RUNS = (RECORD, f"{CHECKPOINTS}/*", f"{ROLLOUTS}/*.parquet", f"{EVALS}/*")
+_FOLDERS = (CHECKPOINTS, ROLLOUTS, EVALS)
 
 
 def claim(recipe: Recipe, folder: Path, resume: bool) -> tuple[Path | None, str]:
@@ -38,7 +39,7 @@ def claim(recipe: Recipe, folder: Path, resume: bool) -> tuple[Path | None, str]
         hold(folder, "sps train")
         _check_kinds(folder)
         begun = any(any(folder.glob(pattern)) for pattern in _OF_RUNS)
-        if (folder / "recipe.yaml").exists():
+        if (folder / RECIPE).exists():
             if begun:  # else it failed before its first step
                 _same_run(recipe, folder, resume)
         elif begun and resume:
@@ -46,11 +47,11 @@ def claim(recipe: Recipe, folder: Path, resume: bool) -> tuple[Path | None, str]
                 f"{folder}: it holds a run, but its recipe.yaml is missing, so nobody knows of "
                 "which recipe. Put the file back, or choose another folder with --out"
             )
-        elif {path.name for path in folder.iterdir()} - {LOCK, "recipe.yaml.draft"}:
+        elif {path.name for path in folder.iterdir()} - {LOCK, f"{RECIPE}.draft"}:
             raise UserError(
                 f"{folder}: this folder holds other files; choose an empty one with --out"
             )
-        write_whole(folder / "recipe.yaml", dump_recipe(recipe))
+        write_whole(folder / RECIPE, dump_recipe(recipe))
         return _last_sound(folder) if resume else (None, "")
     except OSError as error:
         raise UserError(f"{folder}: cannot write the run folder ({error.strerror})") from None
@@ -58,7 +59,7 @@ def claim(recipe: Recipe, folder: Path, resume: bool) -> tuple[Path | None, str]
 
 def _check_kinds(folder: Path) -> None:
     """A file where a folder belongs, or the reverse, is found before any work."""
-    for name in (*_FOLDERS, "metrics.jsonl"):
+    for name in (*_FOLDERS, RECORD):
         path, kind = folder / name, "folder" if name in _FOLDERS else "file"
         if path.exists() and not (path.is_dir() if kind == "folder" else path.is_file()):
             raise UserError(
@@ -73,14 +74,14 @@ def _same_run(recipe: Recipe, folder: Path, resume: bool) -> None:
             f"{folder}: this folder already holds a run. Continue it with --resume, or choose "
             "another folder with --out"
         )
-    before = load_recipe(folder / "recipe.yaml")
+    before = load_recipe(folder / RECIPE)
     changed = list(differences(before.model_dump(), recipe.model_dump()))
     if changed:
         raise UserError(
             f"{folder}: cannot resume, the recipe changed: {'; '.join(changed)}. Give the old "
             "values, or choose another folder with --out"
         )
-    record = folder / "metrics.jsonl"
+    record = folder / RECORD
     if not record.exists():
         raise UserError(
             f"{record}: the record of this run is missing. Put the file back; or make an empty one "
@@ -89,7 +90,7 @@ def _same_run(recipe: Recipe, folder: Path, resume: bool) -> None:
 
 
 def _last_sound(folder: Path) -> tuple[Path | None, str]:
-    found, wrong = sound_checkpoint(folder / "checkpoints")
+    found, wrong = sound_checkpoint(folder / CHECKPOINTS)
     if not wrong:
         return found, _unsure(found)
     said = "; ".join(f"{path.name}: {why}" for path, why in wrong.items())
@@ -98,7 +99,7 @@ def _last_sound(folder: Path) -> tuple[Path | None, str]:
             f"{folder}: every checkpoint is damaged ({said}). Put one back from a copy, or begin "
             "again in another folder with --out"
         )
-    last = max((r["step"] for r in read_records(folder / "metrics.jsonl")), default=0)
+    last = max((r["step"] for r in read_records(folder / RECORD)), default=0)
     again = f"steps {int(found.name[5:]) + 1} to {last} are taken again"
     text = f"damaged, and put aside: {said}. Going on from {found.name}: {again}"
     return found, f"{text}. {unsure}" if (unsure := _unsure(found)) else text
@@ -126,7 +127,7 @@ def restore(run: Run, checkpoint: Path) -> None:
             "copy, or remove the checkpoint: --resume then goes on from the one before"
         )
     run.start = run.done = state["step"]
-    run.ranks.tell(lambda: _check_rollouts(run, run.start))
+    run.ranks.broadcast(lambda: _check_rollouts(run, run.start))
     run.settled = state.get("settled", run.start)  # of a stop: what follows the step is yet to do
     run.sampler.cursor, run.policy.version = state["cursor"], state["version"]
     run.cursor = state["cursor"]
@@ -139,7 +140,7 @@ def restore(run: Run, checkpoint: Path) -> None:
     run.probe = make_probe_of(run, prompts, completions)
     forget(run)
     if checkpoint.name.startswith("step-"):
-        run.ranks.tell(lambda: _after_saving(run))
+        run.ranks.broadcast(lambda: _after_saving(run))
 
 
 def _check_rollouts(run: Run, start: int) -> None:
@@ -165,7 +166,7 @@ def make_probe_of(run: Run, prompts: list[np.ndarray], completions: list[np.ndar
 
 def _after_saving(run: Run) -> None:
     """What a kill right after the checkpoint appeared has left undone."""
-    forget_stops(run.folder / "checkpoints")
+    forget_stops(run.folder / CHECKPOINTS)
     known = {(r["kind"], r["step"]) for r in read_records(run.track.path)}
     if ("checkpoint", run.start) not in known:
         run.track.log("checkpoint", run.start)
@@ -177,8 +178,8 @@ def forget(run: Run) -> None:
     def drop() -> tuple[dict[int, Scores], list[dict[str, Any]]]:
         run.store.forget_after(run.start)
         torn = run.track.forget_after(run.start)
-        forget_drafts(run.folder / "checkpoints")
-        for place in ("rollouts", "evals"):
+        forget_drafts(run.folder / CHECKPOINTS)
+        for place in (ROLLOUTS, EVALS):
             for draft in (run.folder / place).rglob("*.draft"):
                 if draft.is_file():
                     draft.unlink()
@@ -187,7 +188,7 @@ def forget(run: Run) -> None:
             run.track.log("warning", run.start, text=text)
         return _forget_evals(run, run.recipe.rl.steps), read_records(run.track.path)
 
-    run.scores, records = run.ranks.tell(drop)
+    run.scores, records = run.ranks.broadcast(drop)
     for record in records:
         run.health.saw(record["kind"], record)
     if run.health.skipped >= run.recipe.rl.max_skipped:  # it ended for that: another attempt
@@ -199,7 +200,7 @@ def _forget_evals(run: Run, steps: int) -> dict[int, Scores]:
     """Validation scores up to the checkpoint are read back; later evaluations are dropped."""
     scores: dict[int, Scores] = {}
     known = {r["name"]: r["step"] for r in read_records(run.track.path) if r["kind"] == "eval"}
-    folder = run.folder / "evals"
+    folder = run.folder / EVALS
     for path in folder.glob("*.json"):
         if path.stem in known and path.stem.startswith("validation-"):
             scores[known[path.stem]] = load_scores(path)

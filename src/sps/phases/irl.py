@@ -18,7 +18,7 @@ from sps.phases.run import Run
 from sps.phases.schedule import Phase
 from sps.policy.load import Policy
 from sps.policy.logprobs import Rows, micro_batches, token_logprobs
-from sps.policy.update import Budget, Term, even, make_optimizer, optimizer_step
+from sps.policy.update import Budget, Term, make_optimizer, optimizer_step, padded_to_equal
 from sps.ranks import ALONE, Ranks
 from sps.store.rollouts import to_arrays
 from sps.types import Metrics
@@ -33,7 +33,7 @@ def irl_phase(run: Run, phase: Phase) -> Iterator[Metrics]:
     first = phase_start(run, phase)
     rng = np.random.default_rng([run.recipe.seed, 7919, phase.number])  # its own random stream
     kept = select(run, first, phase.last, rng)
-    table = run.ranks.tell(lambda: _close(run, first, phase.last, kept))
+    table = run.ranks.broadcast(lambda: _close(run, first, phase.last, kept))
     lr = own_lr(run, phase)
     yield {**told(table), "lr": lr, "seconds/select": time.perf_counter() - began}
     if not len(table):
@@ -98,10 +98,10 @@ def select(run: Run, first: int, last: int, rng: np.random.Generator) -> set[Key
     settings = run.recipe.irl
     column = f"{settings.selector.likelihood}_logprob"
     if settings.selector.under == "policy":
-        table = run.ranks.tell(lambda: run.store.read(first, last))
+        table = run.ranks.broadcast(lambda: run.store.read(first, last))
         table = _relikelihood(run, table, column)
     else:
-        table = run.ranks.tell(lambda: run.store.light(first, last))
+        table = run.ranks.broadcast(lambda: run.store.light(first, last))
     kept: set[Key] = set()
     for step in sorted(set(table["step"].to_pylist())):
         rows = table.filter(pc.field("step") == step).sort_by(
@@ -221,7 +221,7 @@ def likelihoods(
     """Log-likelihood of each rollout under the policy as it is: 'mean' or 'sum' of its tokens."""
     own = _rows(policy, prompts, completions, budget.tokens, ranks)
     found: list[tuple[np.ndarray, np.ndarray]] = []
-    for rows, counts in even(own, ranks, policy.model.device):
+    for rows, counts in padded_to_equal(own, ranks, policy.model.device):
         logp_BT, _ = token_logprobs(policy.scorer, rows, temperature)
         sums = logp_BT.sum(-1)
         if how == "mean":

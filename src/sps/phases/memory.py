@@ -36,7 +36,7 @@ def make_memory(run: Run) -> Memory | None:
 
     memory = Memory(mode_of, settings.distinct)
     if run.start:
-        memory.read(run.ranks.tell(lambda: run.store.right(run.start, _COLUMNS)))
+        memory.read(run.ranks.broadcast(lambda: run.store.right(run.start, _COLUMNS)))
     return memory
 
 

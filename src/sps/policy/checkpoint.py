@@ -21,6 +21,7 @@ from sps.policy.load import Policy
 from sps.policy.sharding import put_weights, whole_weights
 from sps.ranks import ALONE, Ranks
 from sps.run.disk import digests, sync, sync_tree, unwritten, write_whole
+from sps.run.folder import find_checkpoints, set_aside
 
 _SUMS = "checksums.json"  # of all files but the card, which is written again at the end of a run
 _CARD = "README.md"
@@ -60,7 +61,7 @@ def save_checkpoint(
         draft.rename(folder)
         sync(folder.parent)
 
-    ranks.tell(write)
+    ranks.broadcast(write)
     return folder
 
 
@@ -156,8 +157,8 @@ def _adapter(name: str) -> str:
 
 def saved_checkpoints(folder: Path) -> dict[int, Path]:
     """The whole checkpoints in a folder, by step, oldest first."""
-    found = sorted(p for p in folder.glob("step-*") if re.fullmatch(r"step-\d+", p.name))
-    return {int(p.name[5:]): p for p in found if (p / "trainer.json").exists()}
+    found = find_checkpoints(folder)
+    return {step: p for step, p in found.items() if (p / "trainer.json").exists()}
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
@@ -168,7 +169,7 @@ def latest_checkpoint(folder: Path) -> Path | None:
 def sound_checkpoint(folder: Path) -> tuple[Path | None, dict[Path, str]]:
     """The newest checkpoint that is as it was saved, also of a stop, and what is wrong with those
     that are newer; these are put aside as `damaged-...`."""
-    named = [p for p in folder.glob("st[eo]p-*") if re.fullmatch(r"st[eo]p-\d+", p.name)]
+    named = [p for kind in ("step", "stop") for p in find_checkpoints(folder, kind).values()]
     wrong: dict[Path, str] = {}
     # At equal steps that of the stop comes last: the other was saved after it.
     for path in sorted(named, key=lambda p: (-int(p.name[5:]), p.name)):
@@ -178,7 +179,7 @@ def sound_checkpoint(folder: Path) -> tuple[Path | None, dict[Path, str]]:
     else:
         path = None
     for bad in wrong if path else ():
-        aside = bad.with_name(f"damaged-{bad.name}")
+        aside = set_aside(bad)
         shutil.rmtree(aside, ignore_errors=True)
         bad.rename(aside)
     return path, wrong

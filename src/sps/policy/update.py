@@ -70,12 +70,12 @@ def optimizer_step(
         parts = (
             (rows, counts, term.loss)
             for term in terms
-            for rows, counts in even(term.rows_of(tokens), ranks, scorer.model.device)
+            for rows, counts in padded_to_equal(term.rows_of(tokens), ranks, scorer.model.device)
         )
         return _accumulate(scorer, parts, temperature, entropy_grad, ranks)
 
     sums, halved = in_memory(budget, ranks, gradients)
-    sums = ranks.add(sums)
+    sums = ranks.total(sums)
     if sums:
         sums["grad_norm"] = _clip(scorer, optimizer, max_grad_norm, ranks)
         # Both are numbers on the host by now, and the same on every rank.
@@ -99,11 +99,11 @@ def _clip(scorer: Any, optimizer: torch.optim.Optimizer, most: float, ranks: Ran
     if ranks.deepspeed:
         return zero.take_gradients(scorer, most)
     weights = [p for group in optimizer.param_groups for p in group["params"]]
-    ranks.add_gradients(weights)
+    ranks.sum_gradients(weights)
     return float(whole(torch.nn.utils.clip_grad_norm_(weights, most)))
 
 
-def even(
+def padded_to_equal(
     parts: Iterable[Rows], ranks: Ranks, device: torch.device | str
 ) -> Iterator[tuple[Rows, int]]:
     """Each part with how often it counts. Sharded ranks pass forward in step, so those with fewer
@@ -112,7 +112,7 @@ def even(
         yield from ((rows, 1) for rows in parts)
         return
     own = list(parts)
-    missing = ranks.most(len(own)) - len(own)  # asked before the first pass, where all ranks are
+    missing = ranks.maximum(len(own)) - len(own)  # asked before the first pass, where all ranks are
     yield from ((rows, 1) for rows in own)
     for _ in range(missing):
         one = torch.zeros((1, 1), dtype=torch.int64, device=device)

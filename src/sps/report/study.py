@@ -7,16 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from sps.algo.passk import mean_interval, paired, pass_at_k
+from sps.algo.passk import Counts, mean_interval, paired_rows, pass_rates
 from sps.diagnose.ablation import sampling_sizes
 from sps.diagnose.questions import pass_curve
 from sps.diagnose.read import Evaluation, RunFolder, read_run
 from sps.errors import UserError
+from sps.run.folder import RECIPE, RESULT, RESULTS, find_runs
 from sps.run.reading import read_json
-
-Counts = tuple[dict[str, int], int]  # correct samples of each question, out of n
 
 
 @dataclass
@@ -82,7 +79,7 @@ def load_study(folders: Sequence[Path]) -> Study:
 
 
 def _load(folder: Path) -> Study:
-    path = folder / "results.json"
+    path = folder / RESULTS
     if path.is_file():
         try:
             results = read_json(path)
@@ -92,7 +89,7 @@ def _load(folder: Path) -> Study:
             study = _unfinished(folder)
             study.missing[0] = ("", f"results.json cannot be read ({type(error).__name__})")
             return study
-    return _unfinished(folder) if _seed_folders(folder) else _single(folder)
+    return _unfinished(folder) if find_runs(folder) else _single(folder)
 
 
 def _single(folder: Path) -> Study:
@@ -129,7 +126,7 @@ def _unfinished(folder: Path) -> Study:
     """A comparison whose results are not written yet: its runs, as far as they are."""
     subjects = []
     missing = [("", "results.json is not there: the comparison has not finished")]
-    for name in sorted({path.parent.name for path in _seed_folders(folder)}):
+    for name in sorted({path.parent.name for path in find_runs(folder)}):
         subjects.append(Subject(name, _runs(folder, name)))
     for subject in subjects:
         tests = [final_test(run) for run in subject.runs]
@@ -171,7 +168,7 @@ def seeds_curve(counts: Sequence[Counts]) -> dict[int, list[float]]:
     if not shared:
         return {}
     ks = sorted({2**i for i in range(top.bit_length()) if 2**i <= top} | {top})
-    return {k: list(mean_interval(_stack(counts, shared, k))) for k in ks}
+    return {k: list(mean_interval(pass_rates(counts, shared, k))) for k in ks}
 
 
 def pairs_against_first(subjects: Sequence[Subject]) -> list[dict[str, Any]]:
@@ -179,14 +176,8 @@ def pairs_against_first(subjects: Sequence[Subject]) -> list[dict[str, Any]]:
     rows = []
     for other in subjects[1:]:
         a, b = subjects[0].counts, other.counts
-        if not a or not b:
-            continue
-        shared = [q for q in a[0][0] if all(q in c for c, _ in [*a, *b])]
-        top = min(n for _, n in [*a, *b])
-        for k in sorted({1, min(8, top), min(32, top), top}) if shared else []:
-            found = paired(_stack(a, shared, k), _stack(b, shared, k))
-            row = {"a": subjects[0].name, "b": other.name, "k": k, "delta": list(found.delta)}
-            rows.append(row | {"verdict": found.verdict, "p": found.p})
+        names = {"a": subjects[0].name, "b": other.name}
+        rows += [names | row for row in paired_rows(a, b)] if a and b else []
     return rows
 
 
@@ -197,25 +188,17 @@ def final_test(run: RunFolder) -> Evaluation | None:
     return (named or tests or [None])[-1]
 
 
-def _stack(counts: Sequence[Counts], questions: list[str], k: int) -> np.ndarray:
-    return np.stack([pass_at_k(np.array([c[q] for q in questions]), n, k) for c, n in counts])
-
-
 def _runs(folder: Path, method: str) -> list[RunFolder]:
     own = folder / method
     if Path(method).name != method or not own.is_dir():
         return []
-    return [read_run(p) for p in sorted(own.iterdir()) if (p / "recipe.yaml").exists()]
-
-
-def _seed_folders(folder: Path) -> list[Path]:
-    return sorted(p.parent for p in folder.glob("*/seed-*/recipe.yaml"))
+    return [read_run(p) for p in sorted(own.iterdir()) if (p / RECIPE).exists()]
 
 
 def _all_counts(folder: Path) -> dict[str, list[Counts]]:
     """Correct samples of each question, by method and seed, from the result.json of each run."""
     found: dict[str, list[Counts]] = {}
-    for path in sorted(folder.glob("*/*/result.json")):
+    for path in sorted(folder.glob(f"*/*/{RESULT}")):
         try:
             for name, summary in read_json(path).items():
                 correct = {str(q): int(c) for q, c in summary["per_question"].items()}

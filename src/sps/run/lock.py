@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 from sps.errors import UserError
+from sps.run.folder import LOCK
 
-LOCK = ".lock"
 _held: dict[Path, int] = {}
 # POSIX locks, not flock: a forked child does not inherit them, and NFS carries them. Their trap is
 # that closing any descriptor of the file lets go: inside this process nobody else may open it.

@@ -2,10 +2,10 @@
 
 import pytest
 
+from sps.algo.passk import paired_rows
 from sps.diagnose.questions import (
     accuracy_buckets,
     gained_and_lost,
-    paired_passes,
     pass_curve,
     upper_bound,
 )
@@ -50,8 +50,8 @@ def test_upper_bound_grows_with_each_checkpoint():
     assert found["rate"][0] == pytest.approx(2 / 3)
 
 
-def test_paired_passes_uses_shared_questions_and_possible_k():
-    rows = paired_passes({"a": 1, "b": 0, "x": 4}, 4, {"a": 3, "b": 2, "y": 0}, 2 * 2, [1, 4, 8])
+def test_paired_rows_use_shared_questions_and_possible_k():
+    rows = paired_rows([({"a": 1, "b": 0, "x": 4}, 4)], [({"a": 3, "b": 2, "y": 0}, 4)], [1, 4, 8])
     assert [r["k"] for r in rows] == [1, 4]
     assert rows[0]["delta"][0] == pytest.approx(0.5)  # (3/4 - 1/4 + 2/4 - 0) / 2
     assert rows[1]["delta"][0] == pytest.approx(0.5)  # (1 - 1 + 1 - 0) / 2

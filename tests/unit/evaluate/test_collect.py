@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sps.errors import RunFailed
-from sps.evaluate.evaluate import Tally, collect, regrade
+from sps.evaluate.evaluate import EvalJob, Tally, collect, regrade
 from sps.evaluate.progress import PlainProgress, describe
 from sps.evaluate.scores import count_scores
 from sps.evaluate.tables import buckets, latex, markdown, question_table, results, shown_ks
@@ -43,8 +43,15 @@ class Oracle:
         pass
 
 
+JOB = EvalJob(TASK, PROBLEMS, SAMPLING, InlineVerifier(TASK.judge), None)
+
+
+def job(folder, **changes):
+    return replace(JOB, store=EvalStore(folder), **changes)
+
+
 def run(store, oracle, watch=lambda tally: None):
-    return collect(oracle, InlineVerifier(TASK.judge), TASK, PROBLEMS, SAMPLING, store, watch)
+    return collect(oracle, replace(JOB, store=store, watch=watch))
 
 
 def scores_of(rows):
@@ -83,12 +90,7 @@ def test_what_is_watched_counts_samples_tokens_and_questions(tmp_path):
     assert seen[0] == Tally(16, done=7, stored=7, correct=1, tokens=0, solved=1)
     assert seen[-1] == Tally(16, done=16, stored=7, correct=6, tokens=27, solved=3)
     seen.clear()
-    regrade(
-        InlineVerifier(TASK.judge),
-        PROBLEMS,
-        EvalStore(tmp_path),
-        lambda tally: seen.append(replace(tally)),
-    )
+    regrade(job(tmp_path, watch=lambda tally: seen.append(replace(tally))))
     assert [tally.done for tally in seen] == list(range(1, 17))
     assert seen[-1] == Tally(16, done=16, correct=6)
 
@@ -117,15 +119,14 @@ class Slow(InlineVerifier):
 def test_at_most_so_many_samples_wait_for_their_verdict(tmp_path, monkeypatch):
     monkeypatch.setattr("sps.evaluate.evaluate._WAITING", 5)
     slow = Slow(0)
-    rows = collect(Oracle(), slow, TASK, PROBLEMS, SAMPLING, EvalStore(tmp_path))
+    rows = collect(Oracle(), job(tmp_path, verifier=slow))
     assert (len(rows), slow.most, slow.waiting) == (16, 6, 0)
 
 
 def test_samples_of_other_questions_and_beyond_n_are_not_counted(tmp_path):
     run(EvalStore(tmp_path), Oracle())
     fewer = replace(SAMPLING, n=2)
-    verifier, nothing = InlineVerifier(TASK.judge), Oracle(limit=0)
-    rows = collect(nothing, verifier, TASK, PROBLEMS[1:3], fewer, EvalStore(tmp_path))
+    rows = collect(Oracle(limit=0), job(tmp_path, problems=PROBLEMS[1:3], sampling=fewer))
     found = sorted((row["problem_id"], row["sample"]) for row in rows)
     assert found == [("b/1", 0), ("b/1", 1), ("b/2", 0), ("b/2", 1)]
 
@@ -134,7 +135,7 @@ def test_regrade_judges_stored_texts_with_new_golds(tmp_path):
     store = EvalStore(tmp_path)
     run(store, Oracle())
     mended = [Problem(p.id, p.question, "-1") for p in PROBLEMS]
-    rows, changed = regrade(InlineVerifier(TASK.judge), mended, EvalStore(tmp_path))
+    rows, changed = regrade(job(tmp_path, problems=mended))
     assert changed == 16
     assert scores_of(rows).correct_Q.tolist() == [4, 3, 2, 1]
     assert scores_of(EvalStore(tmp_path).read()).correct_Q.tolist() == [4, 3, 2, 1]
@@ -162,7 +163,7 @@ class Failing(InlineVerifier):
 @pytest.mark.parametrize("taken", [16, 9])  # it fails after the last was handed in, or before
 def test_a_verifier_that_fails_is_no_verdict_and_the_rest_is_drawn_again(tmp_path, taken):
     with pytest.raises(RunFailed, match="no memory; what was judged before is stored"):
-        collect(Oracle(), Failing(7, taken), TASK, PROBLEMS, SAMPLING, EvalStore(tmp_path))
+        collect(Oracle(), job(tmp_path, verifier=Failing(7, taken)))
     rows = EvalStore(tmp_path).read()
     assert len(rows) == 7
     assert {r["verdict"] for r in rows} == {"correct", "wrong"}
@@ -175,7 +176,7 @@ def test_a_verifier_that_fails_leaves_verdicts_that_were_to_be_made_again(tmp_pa
     key = operator.itemgetter("problem_id", "sample")
     before = sorted(run(EvalStore(tmp_path), Oracle()), key=key)
     with pytest.raises(RunFailed):
-        regrade(Failing(7), PROBLEMS, EvalStore(tmp_path))
+        regrade(job(tmp_path, verifier=Failing(7)))
     assert sorted(EvalStore(tmp_path).read(), key=key) == before
 
 
@@ -208,7 +209,7 @@ def test_answers_that_utf8_cannot_hold_are_stored(tmp_path):
     def judge(problem, text, finished):
         return replace(TASK.judge(problem, text, finished), detail=f"not equal to {text}")
 
-    collect(Odd(), InlineVerifier(judge), TASK, PROBLEMS, SAMPLING, EvalStore(tmp_path))
+    collect(Odd(), job(tmp_path, verifier=InlineVerifier(judge)))
     rows = EvalStore(tmp_path).read()
     assert len(rows) == 16
     assert {(r["answer"], r["detail"]) for r in rows} == {("?", "not equal to \\boxed{?}")}

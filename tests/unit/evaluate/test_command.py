@@ -4,9 +4,10 @@ import json
 
 import pytest
 
+from sps.commands import evaluate as command
+from sps.commands.evaluate import EvalSettings, Machinery, run_eval
 from sps.errors import UserError
-from sps.evaluate import command
-from sps.evaluate.command import EvalSettings, Machinery, compare_command, eval_command
+from sps.evaluate.compare import compare
 from sps.rollout.texts import Written
 from sps.store.evals import EvalStore
 
@@ -49,9 +50,8 @@ def run(monkeypatch, out, data, fake=None, **more):
     settings = EvalSettings(**{"model": "m", "n": 4, "template": "plain", **more.pop("set", {})})
     machinery = Machinery(data_dir=data, workers=1, cut=more.pop("cut", "zero"))
     said = []
-    found = eval_command(
-        settings, more.pop("bench", "aime24"), out=out, machinery=machinery, say=said.append, **more
-    )
+    monkeypatch.setattr(command, "say", said.append)
+    found = run_eval(settings, machinery, more.pop("bench", "aime24"), out, **more)
     return found, fake, said
 
 
@@ -104,7 +104,7 @@ def test_regrade_refuses_to_count_samples_that_were_never_drawn(monkeypatch, tmp
 def test_compare_is_paired_by_question(monkeypatch, tmp_path, data):
     run(monkeypatch, tmp_path / "a", data)
     run(monkeypatch, tmp_path / "b", data, Fake(always=True))
-    found = compare_command(tmp_path / "a", tmp_path / "b", say=lambda text: None)
+    found = compare(tmp_path / "a", tmp_path / "b")
     average = found["benchmarks"]["aime24"][0]
     assert (average["a"][0], average["b"][0]) == (0.5, 1.0)
     # Half a point on each of 6 questions, 3/4 as a share of [-1, 1]; an unseen question at 0 with a
@@ -119,7 +119,9 @@ def test_compare_is_paired_by_question(monkeypatch, tmp_path, data):
     ("more", "message"),
     [
         ({"bench": "aime_24"}, "did you mean 'aime24'"),
-        ({"bench": ""}, "--bench: name at least one"),
+        ({"bench": ""}, "give a model and --bench"),
+        ({"set": {"model": ""}}, "give a model and --bench"),
+        ({"bench": " ,"}, "--bench: name at least one"),
         ({"bench": "math500"}, r"no math500\.jsonl"),
         ({"set": {"template": "qwen"}}, "--template qwen: choose one of qwen_boxed"),
         ({"set": {"dtype": "float99"}}, "--dtype float99: choose one of auto, float32, bfloat16"),
@@ -181,20 +183,6 @@ def test_a_run_that_has_gone_on_is_another_model(monkeypatch, tmp_path, data):
     assert run(monkeypatch, tmp_path / "s", data, set=served)[0]["model"] == given["model"]
 
 
-def test_an_evaluation_of_an_older_version_goes_on(monkeypatch, tmp_path, data):
-    run(monkeypatch, tmp_path / "e", data)
-    path = tmp_path / "e" / "eval.json"
-    before = json.loads(path.read_text())
-    del before["gguf"], before["cut"]
-    path.write_text(json.dumps({**before, "model": "./m"}))  # as it was typed
-    assert run(monkeypatch, tmp_path / "e", data)[1].drawn == 0
-    path.write_text(json.dumps(before))
-    with pytest.raises(UserError, match=r"another gguf \(None, now x\.gguf\)"):
-        run(monkeypatch, tmp_path / "e", data, set={"gguf": "x.gguf"})
-    with pytest.raises(UserError, match="aime24 is judged with --cut zero"):
-        run(monkeypatch, tmp_path / "e", data, cut="judge")
-
-
 def test_an_evaluation_goes_on_in_the_dtype_it_began_with(monkeypatch, tmp_path, data):
     path = tmp_path / "e" / "eval.json"
     run(monkeypatch, tmp_path / "e", data)
@@ -208,9 +196,8 @@ def test_an_evaluation_goes_on_in_the_dtype_it_began_with(monkeypatch, tmp_path,
 
 def test_an_endpoint_has_no_dtype(monkeypatch, tmp_path, data):
     served = {"endpoint": "http://localhost:1/v1"}
-    run(monkeypatch, tmp_path / "e", data, set=served)
-    path = tmp_path / "e" / "eval.json"
-    path.write_text(path.read_text().replace('"auto"', '"float32"'))
+    run(monkeypatch, tmp_path / "e", data, set={**served, "dtype": "float32"})
+    assert json.loads((tmp_path / "e" / "eval.json").read_text())["dtype"] == "auto"
     assert run(monkeypatch, tmp_path / "e", data, set=served)[1].drawn == 0
 
 
@@ -256,14 +243,14 @@ def test_compare_refuses_what_is_not_comparable(monkeypatch, tmp_path, data):
     run(monkeypatch, tmp_path / "a", data)
     run(monkeypatch, tmp_path / "b", data, set={"limit": 3})
     with pytest.raises(UserError, match=r"different questions \(6 and 3"):
-        compare_command(tmp_path / "a", tmp_path / "b")
+        compare(tmp_path / "a", tmp_path / "b")
     with pytest.raises(UserError, match=r"there is no results\.json"):
-        compare_command(tmp_path / "a", tmp_path / "none")
+        compare(tmp_path / "a", tmp_path / "none")
 
 
 def test_regrading_and_endpoints_load_no_torch():
     import subprocess
     import sys
 
-    code = "import sys, sps.evaluate.command, sps.rollout.openai; sys.exit('torch' in sys.modules)"
+    code = "import sys, sps.commands.evaluate, sps.rollout.openai; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sps.evaluate.evaluate import evaluate
+from sps.evaluate.evaluate import EvalJob, evaluate
 from sps.store.evals import EvalStore
 from sps.tasks.countdown import Countdown
 from sps.types import Completion, Problem, Sampling
@@ -42,8 +42,8 @@ class ScriptedEngine:
 def run(policy, tmp_path):
     def _run(engine, n=4):
         verifier, store = InlineVerifier(Countdown().judge), EvalStore(tmp_path)
-        sampling = Sampling(n, 8)
-        return evaluate(policy, engine, verifier, Countdown(), PROBLEMS, sampling, store)
+        job = EvalJob(Countdown(), PROBLEMS, Sampling(n, 8), verifier, store)
+        return evaluate(policy, engine, job)
 
     return _run
 
@@ -72,10 +72,10 @@ def test_evaluate_says_how_far_it_is_and_draws_one_greedy_answer_a_question(poli
             yield from super().generate(requests, sampling)
 
     engine, sampling = Watched(policy, {"a": {0}, "b": set()}), Sampling(2, 8, seed=5)
-    given = (Countdown(), PROBLEMS, sampling, EvalStore(tmp_path))
-    judge = InlineVerifier(Countdown().judge)
-    evaluate(policy, engine, judge, *given, progress=lambda *tally: told.append(tally))
-    assert (told[0], told[-1]) == ((0, 4, 0), (4, 4, 1))
+    given = (Countdown(), PROBLEMS, sampling, InlineVerifier(Countdown().judge))
+    job = EvalJob(*given, EvalStore(tmp_path), lambda tally: told.append(replace(tally)))
+    evaluate(policy, engine, job)
+    assert [(t.done, t.total, t.correct) for t in (told[0], told[-1])] == [(0, 4, 0), (4, 4, 1)]
     assert asked[0] == (sampling, [(0, (0, 1)), (1, (0, 1))])
     assert asked[1] == (replace(sampling, n=1, temperature=0.0), [(0, (0,)), (1, (0,))])
 

@@ -3,69 +3,54 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 
-from sps.errors import RunFailed, UserError
-from sps.evaluate import command
+from sps import cli
+from sps.commands import evaluate as command
+from sps.commands.evaluate import EvalSettings, Machinery, make_part, make_texts
+from sps.errors import UserError
 from sps.evaluate.claim import held, keep
-from sps.evaluate.command import EvalSettings, Machinery, main, make_part, make_texts
+from sps.ranks import ALONE
 from sps.rollout.openai import OpenAIEngine
 
 
 @pytest.fixture
-def asked(monkeypatch):
-    """What `main` hands on, as a list of calls."""
+def sps(monkeypatch):
+    """`sps eval` with the arguments given, up to the function that it calls: what that is given."""
     calls = []
-    keep = lambda *given, **named: calls.append((*given, named))  # noqa: E731
-    monkeypatch.setattr(command, "eval_command", keep)
-    monkeypatch.setattr(command, "compare_command", keep)
-    return calls
+    monkeypatch.setattr(command, "run_eval", lambda *given: calls.append(given))
+    monkeypatch.setattr(command, "run_eval_compare", lambda *given: calls.append(given))
+
+    def run(line):
+        monkeypatch.setattr("sys.argv", ["sps", "eval", *line.split()])
+        cli.main()
+        return calls.pop()
+
+    return run
 
 
-def test_what_is_not_said_has_its_default(asked, capsys):
-    assert main([]) == 0
-    assert asked.pop()[:2] == (EvalSettings(""), "")
-    assert main(["m", "--bench", "aime24"]) == 0
-    settings, bench, named = asked[0]
-    assert (settings, bench) == (EvalSettings("m"), "aime24")
-    assert (named["machinery"], named["out"], named["regrade_only"]) == (Machinery(), None, False)
-    named["say"]("so it is")
-    assert capsys.readouterr().out == "so it is\n"
+def test_what_is_not_said_has_its_default(sps):
+    assert sps("m --bench aime24") == (EvalSettings("m"), Machinery(), "aime24", None, False)
 
 
-def test_every_option_reaches_its_setting(asked):
+def test_every_option_reaches_its_setting(sps):
     numbers = "--n 3 --top-k 5 --max-new-tokens 7 --seed 9 --limit 2 --temperature 0.5 --top-p 0.9"
     words = "--endpoint e --template plain --instruction i --dtype float32 --gguf g"
     machine = "--data-dir d --device cpu --max-rows 8 --workers 2 --time-limit 1.5 --cut judge"
-    more = "--unsafe t --concurrency 4 --retries 1 --api-key-env K"
-    line = f"m --bench a,b --out o --regrade {numbers} {words} {machine} {more}"
-    assert main(line.split()) == 0
-    settings, bench, named = asked[0]
+    more = "--unsafe t --concurrency 4 --retries 1 --api-key-env K --trust-remote-code"
+    settings, machinery, *rest = sps(
+        f"m --bench a,b --out o --regrade {numbers} {words} {machine} {more}"
+    )
     assert settings == EvalSettings("m", "e", 3, 0.5, 0.9, 5, 7, 9, "plain", "i", 2, "float32", "g")
-    assert named["machinery"] == Machinery("d", "cpu", 8, 2, 1.5, "judge", "t", 4, 1, "K")
-    assert (bench, named["out"], named["regrade_only"]) == ("a,b", "o", True)
+    assert machinery == Machinery("d", "cpu", 8, 2, 1.5, "judge", "t", 4, 1, "K", True)
+    assert rest == ["a,b", Path("o"), True]
 
 
-def test_two_evaluations_are_compared_in_the_order_given(asked, capsys):
-    assert main(["--compare", "a", "b"]) == 0
-    assert asked[0][:2] == ("a", "b")
-    asked[0][2]["say"]("so it is")
-    assert capsys.readouterr().out == "so it is\n"
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "said"),
-    [(UserError("no"), 2, "error: no\n"), (RunFailed("gone"), 1, "failed: gone\n")],
-)
-def test_errors_have_their_exit_codes(monkeypatch, capsys, error, code, said):
-    def fail(*given, **named):
-        raise error
-
-    monkeypatch.setattr(command, "eval_command", fail)
-    assert main(["m"]) == code
-    assert capsys.readouterr().err == said
+def test_two_evaluations_are_compared_in_the_order_given(sps):
+    assert sps("--compare a b") == (Path("a"), Path("b"))
 
 
 def test_settings_are_how_is_drawn():
@@ -81,13 +66,13 @@ def test_settings_are_how_is_drawn():
 )  # fmt: skip
 def test_numbers_outside_their_bounds_are_refused(bad):
     with pytest.raises(UserError):
-        command._check(EvalSettings("m", **bad), Machinery())
+        command._check(EvalSettings("m", **bad), Machinery(), ALONE)
 
 
 def test_numbers_at_their_bounds_are_not():
     least = {"n": 1, "max_new_tokens": 1, "limit": 1, "temperature": 0.0, "top_p": 1.0}
-    command._check(EvalSettings("m", **least), Machinery())
-    command._check(EvalSettings("m", top_p=0.01, endpoint="e"), Machinery())
+    command._check(EvalSettings("m", **least), Machinery(), ALONE)
+    command._check(EvalSettings("m", top_p=0.01, endpoint="e"), Machinery(), ALONE)
 
 
 def test_countdown_is_the_first_problems_of_its_test_set():
@@ -120,16 +105,16 @@ def test_multiple_choice_asks_for_a_letter_and_judges_with_the_cut(tmp_path):
 
 def test_a_gym_task_has_a_hundred_problems_or_as_many_as_asked(monkeypatch):
     pytest.importorskip("reasoning_gym", reason="the extra sps[gym] is not installed")
-    monkeypatch.setattr(command, "VerifierPool", lambda *given, **named: (given, named))
+    monkeypatch.setattr("sps.verify.pool.VerifierPool", lambda **given: given)
     name = "gym:basic_arithmetic"
     part = make_part(name, EvalSettings("m", template="plain"), Machinery(workers=3, cut="judge"))
     assert (part.name, len(part.problems), part.task.template) == (name, 100, "plain")
     few = make_part(name, EvalSettings("m", limit=2), Machinery())
     assert [p.question for p in few.problems] == [p.question for p in part.problems[:2]]
-    (judge, options), pool = part.verifier()
-    assert judge == "sps.tasks.gym.task:make_judge"
+    pool = part.verifier()
+    assert pool.pop("judge") == "sps.tasks.gym.task:make_judge"
     want = {"task": "basic_arithmetic", "settings": {}, "cut": "judge", "unsafe": False}
-    assert options == want
+    assert pool.pop("options") == want
     assert pool == {"workers": 3, "time_limit": 6.0, "fresh": False}
 
 
@@ -156,8 +141,6 @@ def test_a_model_is_loaded_as_asked_and_drawn_from_in_rows(monkeypatch, policy):
     assert texts.engine.eos.tolist() == sorted(policy.eos_ids)
     assert torch.get_num_threads() == 1  # a small model
     assert make_texts(settings, Machinery(device="cpu", max_rows=5)).engine.max_rows == 5
-    own = make_texts(settings, Machinery(device="cpu", engine=lambda *given: given))
-    assert (own.policy, own.engine) == (policy, (policy, 64))
 
 
 def test_what_is_claimed_is_held_in_a_folder_that_need_not_be_there(tmp_path):

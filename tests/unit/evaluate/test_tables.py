@@ -10,8 +10,7 @@ from rich.progress import BarColumn, TextColumn
 
 from sps.algo.passk import mean_interval, paired
 from sps.evaluate import progress
-from sps.evaluate.command import compare_command
-from sps.evaluate.compare import compare_markdown
+from sps.evaluate.compare import compare, compare_markdown
 from sps.evaluate.evaluate import Tally
 from sps.evaluate.progress import (
     BarProgress,
@@ -57,15 +56,14 @@ def test_a_comparison_is_in_points_with_the_p_value(tmp_path):
     for name, right in (("a", 1), ("b", 9)):
         (tmp_path / name).mkdir()
         write_results(tmp_path / name, {"model": name}, *one_each("wrong", right))
-    said = []
-    found = compare_command(tmp_path / "a", tmp_path / "b" / "results.json", said.append)
-    assert said == [compare_markdown(found)]
+    found = compare(tmp_path / "a", tmp_path / "b" / "results.json")
+    said = compare_markdown(found).splitlines()
     one, nine = (np.arange(10) < right for right in (1, 9))
     gap = paired(one * 1.0, nine * 1.0)
     low, high = (f"{x:+.1%}"[:-1] for x in gap.delta[1:])
     want = f"| b_1 | Avg | 10.0 | 90.0 | +80.0 [{low}, {high}] | {gap.p:.3f} | better |"
-    assert said[0].splitlines()[:2] == ["A: a  ", "B: b"]
-    assert said[0].splitlines()[5] == want
+    assert said[:2] == ["A: a  ", "B: b"]
+    assert said[5] == want
     (rows,) = found["benchmarks"].values()
     assert rows[0]["a"] == pytest.approx(mean_interval(one * 1.0))
     assert rows[0]["b"] == pytest.approx(mean_interval(nine * 1.0))

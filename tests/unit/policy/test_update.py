@@ -8,7 +8,14 @@ from conftest import make_policy
 
 from sps.errors import RunFailed
 from sps.policy.logprobs import micro_batches
-from sps.policy.update import Budget, Term, even, in_memory, make_optimizer, optimizer_step
+from sps.policy.update import (
+    Budget,
+    Term,
+    in_memory,
+    make_optimizer,
+    optimizer_step,
+    padded_to_equal,
+)
 from sps.ranks import ALONE, Ranks
 
 
@@ -17,7 +24,7 @@ class Sharded(Ranks):
 
     rank, size, sharded = 1, 2, True
 
-    def most(self, count):
+    def maximum(self, count):
         return max(count, 3)
 
 
@@ -77,8 +84,10 @@ def test_sharded_ranks_scale_up_for_the_mean_and_fill_up_with_what_counts_nothin
 
 def test_parts_that_fill_up_are_one_token_that_counts_nothing(ragged):
     own = list(micro_batches(*ragged, 0, 1000))
-    assert [(rows is own[0], counts) for rows, counts in even(own, ALONE, "cpu")] == [(True, 1)]
-    first, *more = even(own, Sharded(), "cpu")
+    assert [(rows is own[0], counts) for rows, counts in padded_to_equal(own, ALONE, "cpu")] == [
+        (True, 1)
+    ]
+    first, *more = padded_to_equal(own, Sharded(), "cpu")
     assert (first[0] is own[0], first[1]) == (True, 1)
     assert [counts for _, counts in more] == [0, 0]
     for rows, _ in more:

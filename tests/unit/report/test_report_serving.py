@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from made_runs import make_run
 
-from sps.commands.report import diagnose_command, report_command
+from sps.commands.report import run_diagnose, run_report
 from sps.errors import UserError
 from sps.progress.trackers import make_tracker, numbers
 from sps.report.export import export_figures, paper_figure
@@ -189,19 +189,19 @@ def test_figure_for_print_has_plain_colours():
     assert "@" not in json.dumps(found)
 
 
-def test_diagnose_command_writes_numbers_and_says_the_gist(tmp_path):
+def test_run_diagnose_writes_numbers_and_says_the_gist(tmp_path):
     folder = make_run(tmp_path / "run")
-    said = diagnose_command(folder)
+    said = run_diagnose(folder)
     assert "Pass@16" in said
     assert "questions gained" in said
     assert json.loads((folder / "diagnosis.json").read_text())["name"] == "made"
     with pytest.raises(UserError, match="no such folder"):
-        diagnose_command(tmp_path / "nowhere")
+        run_diagnose(tmp_path / "nowhere")
 
 
-def test_report_command_writes_beside_the_run(tmp_path):
+def test_run_report_writes_beside_the_run(tmp_path):
     folder = make_run(tmp_path / "run")
-    assert report_command([folder]) == str(folder / "report.html")
+    assert run_report([folder]) == str(folder / "report.html")
     assert (folder / "report.html").stat().st_size > 1_000_000
 
 
@@ -211,7 +211,7 @@ def test_folders_that_hold_no_run_are_refused_with_what_to_give(tmp_path):
     (tmp_path / "eval").mkdir()
     (tmp_path / "eval" / "eval.json").write_text("{}")
     (tmp_path / "eval" / "results.json").write_text("{}")
-    for command in (diagnose_command, lambda folder: report_command([folder])):
+    for command in (run_diagnose, lambda folder: run_report([folder])):
         with pytest.raises(UserError, match=r"empty: holds no run .*; give the folder of a run"):
             command(tmp_path / "empty")
         with pytest.raises(UserError, match=f"holds no run .*; give {run}$"):
@@ -222,4 +222,4 @@ def test_folders_that_hold_no_run_are_refused_with_what_to_give(tmp_path):
             command(tmp_path / "eval")
         assert [p.name for p in (tmp_path / "empty").iterdir()] == []
     with pytest.raises(UserError, match=f"this is a comparison; give .*, such as {run}$"):
-        diagnose_command(tmp_path / "compare")
+        run_diagnose(tmp_path / "compare")

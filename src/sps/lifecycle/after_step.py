@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from sps.errors import RunFailed, Stopped
 from sps.evaluate.scores import best_step
 from sps.lifecycle.card import describe
-from sps.lifecycle.measure import checkpoint_path, measure, use_checkpoint, validate
+from sps.lifecycle.measure import measure, use_checkpoint, validate
 from sps.phases.run import Run
 from sps.policy.checkpoint import (
     damage,
@@ -21,6 +21,15 @@ from sps.policy.checkpoint import (
 )
 from sps.policy.sharding import finite_weights
 from sps.run.disk import sync, sync_tree
+from sps.run.folder import (
+    CHECKPOINTS,
+    EVALS,
+    RECORD,
+    ROLLOUTS,
+    checkpoint_path,
+    find_checkpoints,
+    stop_path,
+)
 from sps.types import Metrics
 
 
@@ -55,28 +64,28 @@ def _save(run: Run, step: int) -> None:
     began = time.perf_counter()
     _write(run, checkpoint_path(run.folder, step), {})
     run.track.log("checkpoint", step, **{"seconds/save": time.perf_counter() - began})
-    run.ranks.tell(lambda: _forget_others(run, step, run.recipe.checkpoint.keep))
+    run.ranks.broadcast(lambda: _forget_others(run, step, run.recipe.checkpoint.keep))
 
 
 def _write(run: Run, path: Path, more: Metrics) -> None:
     """A checkpoint, after all that a run resumed there will look for; never one that is broken."""
     if not finite_weights(run.policy.model):
         _give_up(run, "a weight is not finite (NaN or infinite)")
-    run.ranks.tell(lambda: _sync(run.folder))
+    run.ranks.broadcast(lambda: _sync(run.folder))
     state = {"step": run.done, "cursor": run.cursor, "data": run.data, **more}
     trainer, ranks = run.trainer_state(), run.ranks
     save_checkpoint(path, run.policy, state, trainer, lambda: describe(run, run.done), ranks)
 
 
 def _sync(folder: Path) -> None:
-    for name in ("rollouts", "evals"):
+    for name in (ROLLOUTS, EVALS):
         sync_tree(folder / name)
-    sync(folder / "metrics.jsonl")
+    sync(folder / RECORD)
 
 
 def _forget_others(run: Run, step: int, keep: int) -> None:
     """The one that would be selected now is spared."""
-    folder = run.folder / "checkpoints"
+    folder = run.folder / CHECKPOINTS
     best = best_step(run.scores, saved_checkpoints(folder), step)
     forget_checkpoints(folder, keep, {best, step})
     forget_stops(folder)
@@ -92,9 +101,9 @@ def stop_here(run: Run, why: str) -> NoReturn:
 def _keep(run: Run) -> None:
     """A checkpoint of its own name, which the next one replaces: it is no candidate of selection,
     so that a run that was stopped ends as one that was not."""
-    saved = run.ranks.tell(lambda: checkpoint_path(run.folder, run.done).exists())
+    saved = run.ranks.broadcast(lambda: checkpoint_path(run.folder, run.done).exists())
     if run.done > run.start and not saved:
-        path = run.folder / "checkpoints" / f"stop-{run.done:06d}"
+        path = stop_path(run.folder, run.done)
         _write(run, path, {"settled": run.settled})
 
 
@@ -124,8 +133,8 @@ def explain(run: Run, error: Exception) -> NoReturn:
 
 
 def _give_up(run: Run, why: str) -> NoReturn:
-    kept = latest_checkpoint(run.folder / "checkpoints")
-    stops = sorted((run.folder / "checkpoints").glob("stop-*"))
+    kept = latest_checkpoint(run.folder / CHECKPOINTS)
+    stops = list(find_checkpoints(run.folder / CHECKPOINTS, "stop").values())
     last = stops[-1] if stops else kept
     where = f"the last good checkpoint is {last}" if last else "no checkpoint was saved before"
     text = (
@@ -142,7 +151,7 @@ def select(run: Run) -> int:
     if recipe.evaluation.select == "last":
         return recipe.rl.steps
     scores = run.scores
-    saved = run.ranks.tell(lambda: _sound(run))
+    saved = run.ranks.broadcast(lambda: _sound(run))
     if recipe.evaluation.select == "paper" and len(saved) > 1:  # on the test set, as the paper did
         scores = {}
         for step in sorted(saved):
@@ -155,7 +164,7 @@ def select(run: Run) -> int:
 def _sound(run: Run) -> dict[int, Path]:
     """The saved checkpoints that may be selected; others are said."""
     found = {}
-    for step, path in saved_checkpoints(run.folder / "checkpoints").items():
+    for step, path in saved_checkpoints(run.folder / CHECKPOINTS).items():
         if why := damage(path):
             text = f"{path.name} is damaged, and not selected: {why}"
             run.track.log("warning", step, text=text)

@@ -1,0 +1,310 @@
+"""`sps eval`: any model on any benchmark, resumable at the sample."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+from sps.commands.terminal import say
+from sps.config.tasks import Cut
+from sps.errors import UserError
+from sps.evaluate.claim import claim, held, keep
+from sps.evaluate.compare import compare, compare_markdown
+from sps.evaluate.evaluate import EvalJob, PolicyTexts, collect, missing, regrade
+from sps.evaluate.progress import make_progress
+from sps.evaluate.scores import count_scores
+from sps.evaluate.tables import markdown, write_results
+from sps.policy.resolve import resolve_model
+from sps.ranks import Ranks, join_ranks
+from sps.rollout.texts import TextEngine
+from sps.run.lock import hold, release
+from sps.store.evals import EvalStore
+from sps.tasks import Bench, Task
+from sps.tasks.prompts import TEMPLATES
+from sps.tasks.table import make_bench
+from sps.types import Problem, Sampling
+from sps.verify import Verifier, open_verifier
+
+DTYPES = ("auto", "float32", "bfloat16")  # of the computation
+
+
+@dataclass(frozen=True)
+class EvalSettings:
+    """What decides which samples are drawn; an evaluation is resumed only under the same."""
+
+    model: str
+    endpoint: str | None = None
+    n: int = 16
+    temperature: float = 0.7
+    top_p: float = 1.0
+    top_k: int = 0
+    max_new_tokens: int = 4096
+    seed: int = 0
+    template: str = "chat"
+    instruction: str | None = None
+    limit: int | None = None  # questions a benchmark, the first ones
+    dtype: str = "auto"
+    gguf: str | None = None  # file name of a GGUF inside the model's folder
+
+    def sampling(self) -> Sampling:
+        """How completions are drawn."""
+        return Sampling(
+            self.n, self.max_new_tokens, self.temperature, self.top_p, self.top_k, self.seed
+        )
+
+
+@dataclass(frozen=True)
+class Machinery:
+    """What does not change the samples."""
+
+    data_dir: str | None = None
+    device: str = "auto"
+    max_rows: int = 0  # sequences decoded at once; 0: 64 on a CPU, 1024 on a GPU
+    workers: int = 0
+    time_limit: float = 6.0
+    cut: str = "zero"
+    unsafe: str = ""  # tasks of reasoning-gym that may evaluate answers, by name, with commas
+    concurrency: int = 16
+    retries: int = 6
+    api_key_env: str = "OPENAI_API_KEY"
+    trust_remote_code: bool = False  # run the code that comes with the model
+
+
+@dataclass(frozen=True)
+class Part:
+    """One benchmark of an evaluation, ready to run."""
+
+    name: str
+    task: Task
+    problems: list[Problem]
+    verifier: Callable[[], Verifier]
+
+    def stored(self, folder: Path, n: int) -> list[dict[str, Any]]:
+        """Samples of this evaluation: others may lie there from a larger n or limit."""
+        wanted = {p.id for p in self.problems}
+        rows = EvalStore(folder / _slug(self.name)).read()
+        return [r for r in rows if r["problem_id"] in wanted and r["sample"] < n]
+
+
+@dataclass(frozen=True)
+class _Eval:
+    """One call of `sps eval`."""
+
+    settings: EvalSettings
+    machinery: Machinery
+    parts: list[Part]
+    folder: Path
+    regrade_only: bool
+    ranks: Ranks  # each draws and judges its share
+
+
+def run_eval(
+    settings: EvalSettings,
+    machinery: Machinery,
+    bench: str,
+    out: Path | None = None,
+    regrade_only: bool = False,
+) -> dict[str, Any]:
+    """Evaluate, go on with an evaluation, or judge one again; returns what results.json holds."""
+    if not settings.model or not bench:
+        raise UserError("give a model and --bench, for example: sps eval runs/sps --bench gsm8k")
+    names = [name.strip() for name in bench.split(",") if name.strip()]
+    if not names:
+        raise UserError("--bench: name at least one benchmark, such as --bench aime24,math500")
+    ranks = join_ranks(machinery.device)
+    _check(settings, machinery, ranks)
+    parts = [make_part(name, settings, machinery) for name in names]
+    folder = out or Path("evals") / _slug(settings.model)
+    settings = ranks.broadcast(lambda: _resolved(settings, machinery, folder, regrade_only))
+    run = _Eval(settings, machinery, parts, folder, regrade_only, ranks)
+    claimed = ranks.broadcast(lambda: _take(run))
+    if regrade_only:
+        _regrade(run)
+    else:
+        _draw(run)
+    found = ranks.broadcast(lambda: _write(run, claimed))
+    release(folder)
+    ranks.leave()
+    return found
+
+
+def run_eval_compare(a: Path, b: Path) -> None:
+    """Two finished evaluations, paired by question."""
+    say(compare_markdown(compare(a, b)))
+
+
+def _check(settings: EvalSettings, machinery: Machinery, ranks: Ranks) -> None:
+    if ranks.sharded:
+        raise UserError("sps eval holds a whole model on each GPU; launch it with launch/ddp.yaml")
+    if ranks.size > 1 and settings.endpoint:
+        raise UserError("--endpoint: one process asks it; start sps eval without accelerate")
+    if settings.template not in TEMPLATES:
+        raise UserError(f"--template {settings.template}: choose one of {', '.join(TEMPLATES)}")
+    if settings.dtype not in DTYPES:
+        raise UserError(f"--dtype {settings.dtype}: choose one of {', '.join(DTYPES)}")
+    if machinery.cut not in get_args(Cut):
+        raise UserError(f"--cut {machinery.cut}: choose one of {', '.join(get_args(Cut))}")
+    limit = 1 if settings.limit is None else settings.limit
+    if min(settings.n, settings.max_new_tokens, limit) < 1:
+        raise UserError("--n, --max-new-tokens and --limit are whole numbers from 1")
+    if settings.temperature < 0 or not 0 < settings.top_p <= 1:
+        raise UserError("--temperature is at least 0, and --top-p is above 0 and at most 1")
+
+
+def _resolved(
+    settings: EvalSettings, machinery: Machinery, folder: Path, regrade_only: bool
+) -> EvalSettings:
+    """A run by the checkpoint it stands for now, and 'auto' by what it is here, or was before."""
+    if settings.endpoint:
+        return replace(settings, dtype="auto")  # the server's own
+    dtype = settings.dtype
+    if dtype == "auto":
+        dtype = held(folder).get("dtype", "auto")
+    if dtype == "auto" and not regrade_only:
+        from sps.policy.load import pick_device, pick_dtype
+
+        dtype = pick_dtype(dtype, pick_device(machinery.device))
+    return replace(settings, model=resolve_model(settings.model), dtype=dtype)
+
+
+def _take(run: _Eval) -> dict[str, Any]:
+    """Hold the folder; returns what its eval.json says. Another evaluation there is refused."""
+    asked = {
+        **asdict(run.settings),
+        "cut": {part.name: run.machinery.cut for part in run.parts},
+        "questions": {part.name: _digest(part.problems) for part in run.parts},
+    }
+    claim(run.folder, asked, run.regrade_only)  # refused before anything is made
+    try:
+        hold(run.folder, "sps eval")
+    except OSError as error:
+        raise UserError(f"{run.folder}: cannot be written ({error.strerror}); see --out") from None
+    claimed = claim(run.folder, asked, run.regrade_only)
+    for part in run.parts if run.regrade_only else ():
+        _check_complete(run.folder, part, run.settings.n)
+    keep(run.folder, claimed)
+    return claimed
+
+
+def _draw(run: _Eval) -> None:
+    """Benchmark by benchmark; the model is loaded once, and only if there is something to draw."""
+    texts: TextEngine | None = None
+    n, ranks = run.settings.n, run.ranks
+    for part in run.parts:
+        have = ranks.broadcast(lambda part=part: len(part.stored(run.folder, n)))
+        if have == len(part.problems) * n:
+            continue
+        if texts is None:
+            texts = make_texts(run.settings, run.machinery)
+        with _job(run, part) as job:
+            collect(texts, job)
+            ranks.broadcast(lambda job=job: job.store.replace(job.store.read()))
+    if texts is not None:
+        texts.close()
+
+
+def _regrade(run: _Eval) -> None:
+    for part in run.parts if run.ranks.main else ():
+        with _job(run, part) as job:
+            say(f"{part.name}: {regrade(job)[1]} verdicts changed")
+
+
+@contextmanager
+def _job(run: _Eval, part: Part) -> Iterator[EvalJob]:
+    """A benchmark's samples, with a verifier and a progress bar of its own."""
+    ranks = run.ranks
+    store = EvalStore(run.folder / _slug(part.name), ranks)
+    name = part.name if ranks.size == 1 else f"{part.name}, rank 1 of {ranks.size}"
+    with closing(part.verifier()) as verifier, closing(make_progress(name, ranks.main)) as watch:
+        yield EvalJob(part.task, part.problems, run.settings.sampling(), verifier, store, watch)
+
+
+def _write(run: _Eval, claimed: dict[str, Any]) -> dict[str, Any]:
+    """Count, write and say what is found."""
+    cut, n = run.machinery.cut, run.settings.n
+    cuts = {part.name: cut for part in run.parts}  # of their verdicts, now that all are made
+    keep(run.folder, {**claimed, "cut": {**claimed["cut"], **cuts}})
+    rows = {part.name: part.stored(run.folder, n) for part in run.parts}
+    scores = {
+        part.name: count_scores([p.id for p in part.problems], n, rows[part.name], None)
+        for part in run.parts
+    }
+    about = {key: claimed[key] for key in asdict(run.settings)} | {"cut": cut}
+    found = write_results(run.folder, about, scores, rows)
+    say(markdown(run.settings.model, scores))
+    files = "results.json, table.md, table.tex, questions.md, */samples.parquet"
+    say(f"written to {run.folder}: {files}")
+    return found
+
+
+def make_part(name: str, settings: EvalSettings, machinery: Machinery) -> Part:
+    """A benchmark by name, `countdown`, or `gym:TASK`; its data is loaded, nothing else is."""
+    asked = Bench(
+        name,
+        settings.template,
+        settings.instruction,
+        machinery.cut,
+        settings.limit,
+        machinery.data_dir,
+        machinery.workers,
+        machinery.time_limit,
+        tuple(machinery.unsafe.split(",")),
+    )
+    task = make_bench(asked)
+    return Part(name, task, task.problems("test")[: settings.limit], partial(open_verifier, task))
+
+
+def make_texts(settings: EvalSettings, machinery: Machinery) -> TextEngine:
+    """The endpoint, or the model in this process."""
+    if settings.endpoint:
+        from sps.rollout.openai import OpenAIEngine
+
+        return OpenAIEngine(
+            settings.endpoint,
+            settings.model,
+            api_key=os.environ.get(machinery.api_key_env, ""),
+            concurrency=machinery.concurrency,
+            retries=machinery.retries,
+        )
+    import torch
+
+    from sps.build import make_engine
+    from sps.policy.load import best_threads, load_policy, pick_device
+
+    device = pick_device(machinery.device)
+    trust = machinery.trust_remote_code
+    policy = load_policy(settings.model, settings.gguf, settings.dtype, device, trust)
+    torch.set_num_threads(best_threads(policy.model))
+    rows = machinery.max_rows or (64 if policy.model.device.type == "cpu" else 1024)
+    return PolicyTexts(policy, make_engine(policy, rows))
+
+
+def _check_complete(folder: Path, part: Part, n: int) -> None:
+    """Refuse to count samples as wrong that were never drawn."""
+    lacking = missing(part.problems, n, part.stored(folder, n))
+    if not lacking:
+        return
+    whole = min(numbers[0] for numbers in lacking.values())
+    bare = [part.problems[i].id for i, numbers in lacking.items() if not numbers[0]]
+    shown = ", ".join(bare[:3]) + (f" and {len(bare) - 3} more" if len(bare) > 3 else "")
+    hint = f"give --n {whole}, which every question has" if whole else f"there are none of {shown}"
+    raise UserError(
+        f"--regrade: {folder} has not all {n} samples of {len(lacking)} questions of {part.name}: "
+        f"{hint}; or draw them first, without --regrade and with the settings they had"
+    )
+
+
+def _digest(problems: Sequence[Problem]) -> str:
+    text = json.dumps([[p.id, p.question] for p in problems])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _slug(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name.strip("/")).strip("-.")

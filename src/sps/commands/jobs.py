@@ -1,0 +1,292 @@
+"""The runs of a comparison, in worker processes.
+
+Runs are independent, and at this size one thread each is fastest, so they go to worker processes.
+Whatever has finished stays finished: a comparison that is started again takes it from disk.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from multiprocessing import active_children, get_context
+from multiprocessing.queues import Queue
+from pathlib import Path
+from typing import Any
+
+from sps.config.recipe import Recipe, differences, load_recipe
+from sps.errors import Stopped, UserError
+from sps.run.disk import write_whole
+from sps.run.folder import RECIPE, RECORD, RESULT, checkpoint_path, scores_path, seed_path
+from sps.run.lock import release
+from sps.run.reading import read_json
+from sps.run.stop import Stop
+from sps.run.track import parse_record, read_records
+from sps.types import Sampling
+
+Summaries = dict[str, dict[str, Any]]  # method name -> summary of its test scores
+
+
+@dataclass(frozen=True)
+class Extra:
+    """Another way to use a trained run: an earlier checkpoint, another sampling temperature."""
+
+    name: str
+    step: int | None = None
+    temperature: float | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of one method, or the evaluation of the untrained policy when `train` is False."""
+
+    method: str
+    recipe: Recipe
+    folder: Path
+    extras: tuple[Extra, ...] = ()
+    train: bool = True
+
+
+Watch = Callable[[list[Job], dict[str, str], float], None]  # jobs, state of each folder, seconds
+
+
+def plan(
+    recipes: dict[str, Recipe], seeds: int, out: Path, extras: dict[str, list[Extra]], threads: int
+) -> list[Job]:
+    """The base once, then every method with every seed; long jobs first."""
+    jobs = []
+    for seed in range(seeds):
+        for method, recipe in recipes.items():
+            own = recipe.model_copy(update={"seed": recipe.seed + seed, "threads": threads})
+            folder = seed_path(out, method, own.seed)
+            jobs.append(Job(method, own, folder, tuple(extras.get(method, ()))))
+    jobs.sort(key=lambda job: -len(job.extras))
+    first = jobs[0].recipe
+    return [*jobs, Job("base", first, out / "base" / "eval", train=False)]
+
+
+def saved_steps(recipe: Recipe) -> list[int]:
+    """The RL steps whose checkpoints a run leaves, as its loop saves them; the best on validation,
+    which `keep` spares, is known to none before it."""
+    every, keep, total = recipe.checkpoint.every, recipe.checkpoint.keep, recipe.rl.steps
+    rounds = recipe.rl.algorithm.steps_per_generation
+    phase = recipe.irl.every if recipe.irl.steps else 0  # plain RL cuts no generation short
+    settled = [0]
+    for step in range(1, total + 1):
+        place = (step - 1) % phase + 1 if phase else step
+        if step == total or place == phase or place % rounds == 0:
+            settled.append(step)
+    due = [s for a, s in pairwise(settled) if s == total or (every and s // every > a // every)]
+    return due[-keep:]  # all where keep is 0
+
+
+def run_jobs(jobs: list[Job], watch: Watch, workers: int | None = None) -> dict[str, Summaries]:
+    """Have every job done; by folder, what each found."""
+    began = time.time()
+    for job in jobs:
+        refuse_other(job)
+    gpus = _gpus(jobs)
+    workers = min(len(jobs), workers or gpus or os.cpu_count() or 1)
+    found: dict[str, Summaries] = {}
+    context = get_context("spawn")
+    cards: Queue[int] = context.Queue()
+    for number in range(workers if gpus else 0):
+        cards.put(number % gpus)
+    begin = (_take_card, (cards,)) if gpus else (None, ())
+    with ProcessPoolExecutor(workers, context, *begin) as pool:
+        try:
+            for _ in _collect(pool, jobs, found):
+                watch(jobs, _states(jobs, found), time.time() - began)
+        except BaseException as error:
+            if isinstance(error, Stopped):  # the workers save what they do, and end, too
+                for worker in active_children():
+                    worker.terminate()
+            pool.shutdown(wait=isinstance(error, Stopped), cancel_futures=True)
+            raise
+    return found
+
+
+def _collect(
+    pool: ProcessPoolExecutor, jobs: list[Job], found: dict[str, Summaries]
+) -> Iterator[None]:
+    """Have every job done; what each found goes to `found`. Yields every second."""
+    pending: dict[Future[Summaries], Job] = {pool.submit(run_job, job): job for job in jobs}
+    while pending:
+        for future in _finished(pending):
+            job = pending.pop(future)
+            found.setdefault(str(job.folder), {}).update(future.result())
+            if job.train:  # other uses of a run wait for it, and then for any free worker
+                later = [replace(job, extras=(extra,), train=False) for extra in job.extras]
+                pending |= {pool.submit(run_extra, extra): extra for extra in later}
+        yield
+
+
+def run_job(job: Job) -> Summaries:
+    """One job, in a worker process. A job that ended before is read from its folder."""
+    written = job.folder / RESULT
+    if written.exists():
+        refuse_other(job)
+        return _written(written)
+    # Imported here: the parent process never needs torch.
+    from sps.build import open_run
+    from sps.lifecycle.measure import measure
+    from sps.loop import train
+    from sps.progress.trackers import follow
+
+    stop = Stop()
+    resume = any((job.folder / name).exists() for name in (RECIPE, RECORD))
+    try:
+        with stop.listening():
+            with stop.window():
+                run = open_run(job.recipe, job.folder, resume)
+            run.stop = stop
+            if job.train:
+                follow(run.track, job.recipe, f"{job.method} seed {job.recipe.seed}")
+                scores = train(run)
+                if scores is None:
+                    raise UserError(
+                        f"{job.method}: evaluation.final is off, so there is nothing to compare"
+                    )
+                summary = {**scores.summary(), **_seconds(job.folder)}
+            else:
+                n = job.recipe.evaluation.n
+                summary = measure(run, "test-000000", run.test, n, 0).summary()
+        run.close()
+        write_whole(written, json.dumps({job.method: summary}, indent=1))
+    finally:
+        release(job.folder)
+    return {job.method: summary}
+
+
+def run_extra(job: Job) -> Summaries:
+    """Another use of a run that has ended: its extra's checkpoint at its extra's temperature."""
+    from sps.build import (
+        make_engine,
+        make_policy,
+        make_task,
+        settle_dtype,
+        use_threads,
+    )
+    from sps.evaluate.evaluate import EvalJob, evaluate
+    from sps.store.evals import EvalStore
+    from sps.verify import open_verifier
+
+    refuse_other(job)
+    recipe, extra = settle_dtype(job.recipe, job.folder), job.extras[0]
+    how, step = recipe.evaluation, recipe.rl.steps if extra.step is None else extra.step
+    heat = how.temperature if extra.temperature is None else extra.temperature
+    written = scores_path(job.folder, f"test-{step:06d}-{heat:g}")
+    if not written.exists():
+        use_threads(recipe)
+        task = make_task(recipe)
+        policy = make_policy(recipe, str(checkpoint_path(job.folder, step)))
+        engine, verifier = make_engine(policy, recipe.rollout.max_rows), open_verifier(task)
+        sampling = Sampling(
+            how.n, recipe.rollout.max_new_tokens, heat, how.top_p, how.top_k, how.seed
+        )
+        store = EvalStore(written.with_suffix(""))
+        asked = EvalJob(task, task.problems("test"), sampling, verifier, store)
+        scores = evaluate(policy, engine, asked)
+        verifier.close()
+        write_whole(written, json.dumps(scores.summary(), indent=1))
+    return {extra.name: _written(written)}
+
+
+# What the scores of an untrained policy depend on.
+_MEASURED = {
+    "model": True,
+    "task": True,
+    "rollout": {"engine", "max_new_tokens"},
+    "evaluation": {"n", "temperature", "top_p", "top_k", "seed"},
+}
+
+
+def refuse_other(job: Job) -> None:
+    """What a job's folder holds must be of its recipe: the result of another is not its result."""
+    if not any((job.folder / name).exists() for name in (RESULT, RECORD)):
+        return
+    only = None if job.train or job.extras else _MEASURED
+    before, now = load_recipe(job.folder / RECIPE), job.recipe
+    changed = [*differences(before.model_dump(include=only), now.model_dump(include=only))]
+    if changed:
+        raise UserError(
+            f"{job.folder}: it holds a run of another recipe: {'; '.join(changed)}. Choose another "
+            "folder with --out, or remove this one"
+        )
+
+
+def _written(path: Path) -> Any:
+    """Scores that an earlier comparison left."""
+    try:
+        return read_json(path)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path} cannot be read ({error}); remove it, and its scores are made again"
+        ) from None
+
+
+def _seconds(folder: Path) -> dict[str, float]:
+    """Time in RL and in IRL, from the run's own record."""
+    totals = {"rl": 0.0, "irl": 0.0}
+    for record in read_records(folder / RECORD):
+        if record["kind"] in totals:
+            parts = (v for name, v in record.items() if name.startswith("seconds/"))
+            totals[record["kind"]] += sum(parts)
+    return {"rl_seconds": totals["rl"], "irl_seconds": totals["irl"]}
+
+
+def _gpus(jobs: list[Job]) -> int:
+    """GPUs for the jobs, one a worker; 0 where they run on the CPU."""
+    if all(job.recipe.model.place == "cpu" for job in jobs):
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def _take_card(cards: Queue[int]) -> None:
+    """A worker sees one GPU alone, before it has looked at any."""
+    number = cards.get()
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    os.environ["CUDA_VISIBLE_DEVICES"] = seen.split(",")[number] if seen else str(number)
+
+
+def _finished(pending: Iterable[Future[Summaries]]) -> set[Future[Summaries]]:
+    """Jobs that ended within the next second."""
+    return wait(pending, timeout=1.0, return_when=FIRST_COMPLETED).done
+
+
+def _states(jobs: list[Job], found: dict[str, Summaries]) -> dict[str, str]:
+    """A few words on each job, from the end of its record."""
+    states = {}
+    for job in jobs:
+        name = str(job.folder)
+        if name in found:
+            best = found[name][job.method]["pass_at_k"]
+            top = max(best, key=int)
+            states[name] = f"done: Pass@1 {best['1'][0]:.1%}, Pass@{top} {best[top][0]:.1%}"
+            continue
+        record = _last_record(job.folder / RECORD)
+        if record is None:
+            states[name] = "running" if (job.folder / RECIPE).exists() else "waiting"
+        elif record["step"] >= job.recipe.rl.steps or record["kind"] == "eval" or not job.train:
+            states[name] = "evaluating"
+        else:
+            reward = f", reward {record['reward']:.3f}" if "reward" in record else ""
+            states[name] = f"step {record['step']}/{job.recipe.rl.steps}{reward}"
+    return states
+
+
+def _last_record(path: Path) -> dict[str, Any] | None:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 8192))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return None
+    found = (record for line in reversed(lines) if (record := parse_record(line)) is not None)
+    return next(found, None)

@@ -1,0 +1,56 @@
+"""What lies where in a run folder: the one place that names its files.
+
+recipe.yaml                     as resolved, every default written out
+metrics.jsonl                   the record, one JSON object a line
+rollouts/*.parquet              see store/rollouts.py
+evals/NAME.json, evals/NAME/    scores of an evaluation, and its samples
+checkpoints/step-000100/        and stop-000117 of a stop, damaged-step-000100 put aside
+result.json                     a run of a comparison has ended: its test scores
+.lock                           who uses the folder
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+RECIPE, RECORD, LOCK, RESULT = "recipe.yaml", "metrics.jsonl", ".lock", "result.json"
+RESULTS = "results.json"  # of a comparison, or of an evaluation by sps eval
+CHECKPOINTS, ROLLOUTS, EVALS = "checkpoints", "rollouts", "evals"
+
+
+def checkpoint_path(run: Path, step: int) -> Path:
+    """The checkpoint of a step."""
+    return run / CHECKPOINTS / f"step-{step:06d}"
+
+
+def stop_path(run: Path, step: int) -> Path:
+    """The checkpoint of a run that was stopped after a step: no candidate of selection."""
+    return run / CHECKPOINTS / f"stop-{step:06d}"
+
+
+def set_aside(checkpoint: Path) -> Path:
+    """Where a checkpoint goes that is found to be damaged."""
+    return checkpoint.with_name(f"damaged-{checkpoint.name}")
+
+
+def find_checkpoints(checkpoints: Path, kind: str = "step") -> dict[int, Path]:
+    """Those in a folder `checkpoints` by step, oldest first; drafts and what is aside are none."""
+    named = [(p, re.fullmatch(rf"{kind}-(\d+)", p.name)) for p in checkpoints.glob(f"{kind}-*")]
+    found = {int(match[1]): path for path, match in named if match}
+    return dict(sorted(found.items()))
+
+
+def scores_path(run: Path, evaluation: str) -> Path:
+    """The scores of an evaluation; its samples are in the folder of the same name."""
+    return run / EVALS / f"{evaluation}.json"
+
+
+def seed_path(comparison: Path, method: str, seed: int) -> Path:
+    """The run of a method with a seed."""
+    return comparison / method / f"seed-{seed}"
+
+
+def find_runs(comparison: Path, method: str = "*") -> list[Path]:
+    """The runs of a comparison, of one method or of all."""
+    return sorted(path.parent for path in comparison.glob(f"{method}/seed-*/{RECIPE}"))
