@@ -21,6 +21,12 @@ DEFAULTS = {
     "pass_at_k": {"eps": 0.2, "eps_high": 0.2, "k": 4},
     "none": {"eps": 0.2, "eps_high": 0.2},
     "w_reinforce": {"eps": 0.2, "eps_high": 0.2, "right": 0.1},
+    "differential_smoothing": {"eps": 0.2, "eps_high": 0.2, "gamma": 0.01},
+    "unlikeliness": {"eps": 0.2, "eps_high": 0.2, "penalty": 0.25},
+    "cispo": {"max_ratio": 5.0},
+    "kl_cov": {"share": 2e-4, "coefficient": 1.0, "steps_per_generation": 2},
+    "clip_cov": {"eps": 0.2, "eps_high": 0.2, "share": 2e-4, "low": 1.0, "high": 5.0},
+    "raft": {},
 }
 SHARED = {"beta": 0.0, "steps_per_generation": 1, "max_resample_times": 0, "soft_cache_length": 0}
 
@@ -112,9 +118,43 @@ def _of_sets(rewards, k) -> list[float]:
     return [sum(values) / len(values) for values in own]
 
 
+def advantages_of_batch(groups: list[list[Row]], how: dict) -> list[float]:
+    """Of all rollouts of a step."""
+    rows = [row for group in groups for row in group]
+    if how["type"] == "raft":
+        return [1.0 if row.reward > 0 else 0.0 for row in rows]
+    found = [a for group in groups for a in advantages([row.reward for row in group], how)]
+    if how["type"] == "differential_smoothing":
+        for i, row in enumerate(rows):
+            found[i] += (-1 if row.reward > 0 else 1) * how["gamma"] * math.fsum(row.engine)
+    return found
+
+
+def unlikely_rewards(rows: list[Row], penalty: float) -> list[float]:
+    """Of a group, less the likelier a rollout is; of equals the later one is the likelier."""
+    order = sorted(range(len(rows)), key=lambda i: sum(rows[i].engine) / len(rows[i].engine))
+    return [row.reward * (1 - penalty * order.index(i) / len(rows)) for i, row in enumerate(rows)]
+
+
+def tokens_apart(rows: list[Row], adv: list[float], how: dict) -> list[list[bool]]:
+    """KL-Cov's and Clip-Cov's tokens; Clip-Cov's share must be so large that it takes them all."""
+    if how["type"] not in ("kl_cov", "clip_cov"):
+        return [[False] * len(row.ids) for row in rows]
+    both = [(a, logp) for row, a in zip(rows, adv, strict=True) for logp in row.engine]
+    mean_a, mean_l = (sum(values) / len(both) for values in zip(*both, strict=True))
+    cov = [
+        [(a - mean_a) * (x - mean_l) for x in row.engine] for row, a in zip(rows, adv, strict=True)
+    ]
+    if how["type"] == "clip_cov":
+        return [[how["low"] < x < how["high"] for x in row] for row in cov]
+    places = [(-x, i, t) for i, row in enumerate(cov) for t, x in enumerate(row)]
+    first = set(sorted(places)[: max(1, int(how["share"] * len(both)))])
+    return [[x > 0 and (-x, i, t) in first for t, x in enumerate(row)] for i, row in enumerate(cov)]
+
+
 def token_weight(lengths: list[int], limit: int, kind: str) -> list[float]:
     """What one token of each rollout counts in the loss."""
-    if kind in ("dapo", "w_reinforce"):
+    if kind in ("dapo", "w_reinforce", "cispo", "kl_cov", "clip_cov"):
         return [1 / sum(lengths)] * len(lengths)
     if kind == "dr_grpo":
         return [1 / (len(lengths) * limit)] * len(lengths)
@@ -136,6 +176,7 @@ class Sums:
     above: int = 0  # tokens whose clip binds at the upper bound, and at the lower one
     below: int = 0
     memory: float = 0.0  # minus the mean log-probability of what is recalled
+    apart: int = 0  # tokens that KL-Cov or Clip-Cov treat apart
 
     def add(self, name: str, values: torch.Tensor) -> None:
         self.total[name] = self.total.get(name, 0.0) + float(values.detach().sum())
@@ -158,16 +199,19 @@ def rl_step(
 ) -> tuple[dict[str, float], Sums]:
     """One step on some groups, and the metrics it should report. Rows without `old` are fresh."""
     rows = [row for group in groups for row in group]
-    adv = [a for group in groups for a in advantages([row.reward for row in group], how)]
+    adv = advantages_of_batch(groups, how)
     weights = token_weight([len(row.ids) for row in rows], limit, how["type"])
+    if how["type"] == "raft":  # the mean over the right tokens
+        weights = [1 / max(1, sum(len(row.ids) for row in rows if row.reward > 0))] * len(rows)
+    apart = tokens_apart(rows, adv, how)
     loss, sums, used = torch.zeros((), dtype=torch.float64), Sums(), 0
-    for row, a, weight in zip(rows, adv, weights, strict=True):
-        if a == 0 and not how["beta"] and not entropy:
+    for row, a, weight, chosen in zip(rows, adv, weights, apart, strict=True):
+        if a == 0 and not how["beta"] and not entropy and not any(chosen):
             continue
         used += 1
         new, spread = learner.tokens(row.prompt, row.ids, temperature)
         old = new.detach() if row.old is None else row.old
-        term = _surrogate(new - old, a, how, sums)
+        term = _surrogate(new, old, a, torch.tensor(chosen), how, sums)
         engine = torch.tensor(row.engine, dtype=torch.float64)
         gap = new.detach() - engine
         if cap is not None:
@@ -210,20 +254,31 @@ def rl_step(
     return metrics, sums
 
 
-def _surrogate(log_ratio: torch.Tensor, a: float, how: dict, sums: Sums) -> torch.Tensor:
-    """Minus the clipped surrogate of each token; GSPO has one ratio for all of a sequence."""
-    if how["type"] == "gspo":
+def _surrogate(new, old, a: float, chosen, how: dict, sums: Sums) -> torch.Tensor:
+    """Minus the surrogate of each token; GSPO has one ratio for all of a sequence."""
+    log_ratio, kind = new - old, how["type"]
+    if kind == "gspo":
         log_ratio = log_ratio.mean() + 0 * log_ratio
     ratio = log_ratio.exp()
-    low, high = 1 - how["eps"], 1 + how["eps_high"]
+    low, high = 1 - how.get("eps", math.inf), 1 + how.get("eps_high", math.inf)
     values = ratio.detach().tolist()
     above = torch.tensor([a > 0 and value > high for value in values])
     below = torch.tensor([a < 0 and value < low for value in values])
+    if kind == "cispo":
+        above = torch.tensor([value > how["max_ratio"] for value in values])
     sums.above, sums.below = sums.above + int(above.sum()), sums.below + int(below.sum())
-    sums.add("clipped", (above | below).double())
+    sums.add("clipped", (above | below | (chosen if kind == "clip_cov" else above)).double())
     sums.add("ratio", ratio)
+    sums.apart += int(chosen.sum())
+    if kind == "raft":
+        return -a * new
+    if kind == "cispo":
+        return -a * torch.tensor([min(value, how["max_ratio"]) for value in values]) * new
+    if kind == "kl_cov":
+        return -a * ratio + how["coefficient"] * chosen * log_ratio.abs()
     # Where the clip binds, a constant: no gradient.
-    return -a * torch.where(above, high, torch.where(below, low, ratio))
+    term = -a * torch.where(above, high, torch.where(below, low, ratio))
+    return term * ~chosen
 
 
 def select(

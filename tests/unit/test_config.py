@@ -226,7 +226,11 @@ def test_recipe_survives_dump_and_load(path, tmp_path):
     assert load_recipe(tmp_path / "again.yaml") == recipe
 
 
-@pytest.mark.parametrize("kind", ["grpo", "dr_grpo", "dapo", "gspo", "pass_at_k", "w_reinforce"])
+ALGORITHMS = """grpo dr_grpo dapo gspo pass_at_k w_reinforce maxrl differential_smoothing ucpo bbg
+rs_grpo unlikeliness cispo kl_cov clip_cov raft"""
+
+
+@pytest.mark.parametrize("kind", ALGORITHMS.split())
 def test_every_algorithm_survives_dump_and_load(kind, write):
     recipe = parse_recipe({"rl": {"algorithm": {"type": kind}, "lr": 5e-10}}, "here")
     assert load_recipe(write(dump_recipe(recipe))) == recipe

@@ -68,7 +68,7 @@ def uniform_correct(outcomes: Outcomes, mix: float) -> Tensor:
     count_P1 = right_PG.sum(-1, keepdim=True)
     # 1/q over its sum is the softmax of minus the log-probability: no overflow.
     unlikely_PG = torch.where(right_PG, -outcomes.mean_PG, -torch.inf).softmax(-1)
-    factor_PG = (1 - mix) + mix * count_P1 * unlikely_PG
+    factor_PG = (1 - mix) + mix * (count_P1 * unlikely_PG)
     return torch.where(right_PG, adv_PG * factor_PG, adv_PG)
 
 
@@ -99,9 +99,9 @@ def right_alone(outcomes: Outcomes) -> Tensor:
     Over the batch's right tokens in place of all its tokens: with `token_mean` and `likelihood` the
     loss is the mean cross-entropy of a token of a right rollout.
     """
-    right_PG, length_PG = outcomes.right_PG, outcomes.length_PG
-    learnt = (length_PG * right_PG).sum().clamp(min=1)
-    return right_PG.to(outcomes.reward_PG) * (length_PG.sum() / learnt)
+    right_PG, length_PG = outcomes.right_PG, outcomes.length_PG.to(outcomes.reward_PG)
+    learnt = length_PG[right_PG].sum().clamp(min=1)
+    return torch.where(right_PG, length_PG.sum() / learnt, 0.0)
 
 
 # Reward shaping.
@@ -113,7 +113,8 @@ def unlikeliness(outcomes: Outcomes, limit: int, penalty: float) -> Tensor:
     Rank 0 is the group's least likely rollout by mean log-probability, G - 1 its likeliest.
     """
     rank_PG = torch.argsort(outcomes.mean_PG, stable=True).argsort(-1)
-    return outcomes.reward_PG * (1 - penalty * rank_PG / outcomes.reward_PG.shape[-1])
+    share_PG = rank_PG.to(outcomes.reward_PG) / rank_PG.shape[-1]
+    return outcomes.reward_PG * (1 - penalty * share_PG)
 
 
 # Surrogates.
@@ -177,7 +178,9 @@ def largest_covariance(adv_N: Tensor, logp_N: Tensor, seed: int, share: float) -
     """KL-Cov's: the `share` with the largest covariance, at least one; none that is not above 0."""
     cov_N = _covariance(adv_N, logp_N)
     chosen_N = torch.zeros_like(cov_N, dtype=torch.bool)
-    chosen_N[cov_N.topk(max(1, int(share * len(cov_N)))).indices] = True
+    # stable: rollouts that say the same have the same covariances, and the earlier one is taken.
+    order = torch.argsort(cov_N, descending=True, stable=True)
+    chosen_N[order[: max(1, int(share * len(cov_N)))]] = True
     return chosen_N & (cov_N > 0)
 
 

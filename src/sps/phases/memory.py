@@ -106,7 +106,7 @@ def _within(of_problem: list[list[Remembered]], tokens: int) -> list[Remembered]
 
 
 def memory_metrics(memory: Memory | None, recalled: Recalled, sums: dict[str, float]) -> Metrics:
-    """What was recalled, how likely it is now, and what it cost: its share of the tokens that the update learns from."""
+    """What was recalled, how likely it is now, and its share of the tokens that are learnt from."""
     if memory is None:
         return {}
     tokens = sums.get("memory_tokens", 0.0)

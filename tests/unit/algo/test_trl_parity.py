@@ -18,7 +18,7 @@ with warnings.catch_warnings():
     trl_trainer = pytest.importorskip("trl.trainer.grpo_trainer")
 
 B, T, LIMIT = 6, 7, 11
-LOSS_TYPE = {"grpo": "grpo", "dapo": "dapo", "dr_grpo": "dr_grpo", "gspo": "grpo"}
+LOSS_TYPE = {name: name for name in ("grpo", "dapo", "dr_grpo", "cispo")} | {"gspo": "grpo"}
 
 
 def tensors(seed: int) -> SimpleNamespace:
@@ -104,6 +104,8 @@ CASES = [
     ("dr_grpo", 0.2, 0.2, 0.1),
     ("gspo", 0.05, 0.1, 0.0),
     ("gspo", 3e-4, 4e-4, 0.01),
+    ("cispo", 0.2, 1.2, 0.0),  # high is the bound itself
+    ("cispo", 0.2, 1.2, 0.1),
 ]
 
 
@@ -125,6 +127,9 @@ def test_some_ratios_are_clipped_on_these_tensors(name, low, high, beta):
     # Otherwise agreement would say nothing about the clip.
     _, _, metrics = trl_loss(name, tensors(0), low, high, beta)
     _, _, sums = our_loss(name, tensors(0), low, high, beta)
+    if name == "cispo":  # TRL counts good tokens alone there
+        assert 0.03 < metrics["cispo_clip_ratio"][0] < float(sums["clipped"] / sums["tokens"])
+        return
     assert metrics["clip_ratio/region_mean"][0] > 0.1
     if name != "gspo":  # TRL counts sequences there, we count tokens
         assert float(sums["clipped"] / sums["tokens"]) == pytest.approx(

@@ -47,6 +47,28 @@ CASES = {
         "rl__algorithm": {"type": "dr_grpo", "steps_per_generation": 2, "beta": 0.2},
         "rl__micro_tokens": 40,
     },
+    "differential_smoothing": {
+        "rl__algorithm": {"type": "differential_smoothing", "gamma": 0.05},
+        "rl__micro_tokens": 30,
+    },
+    "unlikeliness": {"rl__algorithm": {"type": "unlikeliness", "penalty": 0.5}},
+    "unlikeliness_two_steps": {
+        "rl__algorithm": {"type": "unlikeliness", "steps_per_generation": 2, "beta": 0.1}
+    },
+    "cispo": {
+        "rl__algorithm": {"type": "cispo", "max_ratio": 1.1, "steps_per_generation": 3},
+        "rl__micro_tokens": 40,
+    },
+    "raft": {"rl__algorithm": {"type": "raft"}},
+    "raft_two_steps": {"rl__algorithm": {"type": "raft", "steps_per_generation": 2}},
+    "kl_cov": {
+        "rl__algorithm": {"type": "kl_cov", "share": 0.05, "steps_per_generation": 3},
+        "rl__micro_tokens": 24,
+    },
+    "clip_cov": {
+        "rl__algorithm": {"type": "clip_cov", "share": 0.9, "low": 0.2, "high": 2.0},
+        "rl__micro_tokens": 24,
+    },
     "correction": {"rollout__correct": 1.1},
     "correction_and_kl": {"rollout__correct": 5.0, "rl__algorithm": {"type": "dapo", "beta": 0.2}},
     "memory": {"irl__memory": {"share": 9.0, "weight": 0.7}},
@@ -95,6 +117,8 @@ def test_a_phase_is_the_one_by_hand(name, model_folder, tmp_path):
         # Agreement says nothing about a clip that never binds.
         assert phase.above > 0
         assert phase.below > 0
+    assert phase.above > 0 or name != "cispo"
+    assert (phase.apart > 3) == name.endswith("_cov")
 
 
 class ByHand:
@@ -111,7 +135,7 @@ class ByHand:
         self.start = {n: p.detach().clone() for n, p in model.named_parameters()}
         self.problems = {tuple(run.policy.tokenizer(p.question)["input_ids"]): p for p in run.train}
         self.words = run.policy.tokenizer.convert_ids_to_tokens
-        self.step = self.seen = self.used = self.above = self.below = 0
+        self.step = self.seen = self.used = self.above = self.below = self.apart = 0
         self.inverse = 0  # IRL steps that the policy has seen besides
         self.passes: list[torch.Size] = []
         run.policy.scorer.register_forward_pre_hook(
@@ -151,7 +175,7 @@ class ByHand:
             memory=self.tree["irl"].get("memory"),
         )
         self.used, self.above = self.used + wanted["used"], self.above + sums.above
-        self.below += sums.below
+        self.below, self.apart = self.below + sums.below, self.apart + sums.apart
         if not fresh:  # the gap to the engine is of fresh rollouts alone
             wanted = {k: v for k, v in wanted.items() if not k.startswith("engine_")}
         for name, value in wanted.items():
@@ -236,6 +260,11 @@ class ByHand:
                 )
                 row.name, row.sample, row.finished = problem.id, sample, c.finished
                 group.append((verdict, row))
+            if self.how["type"] == "unlikeliness":
+                rows = [row for _, row in group]
+                shaped = oracle.unlikely_rewards(rows, self.how["penalty"])
+                for row, reward in zip(rows, shaped, strict=True):
+                    row.reward = reward
             out.append(group)
         return out
 
