@@ -169,6 +169,11 @@ class Recipe(Node):
                 "a group has no more rollouts than that"
             )
         self.rl.algorithm.check_group(self.rollout.n)
+        if self.rl.algorithm.type == "none" and not (self.irl.steps or self.irl.memory.weight):
+            raise ValueError(
+                "rl.algorithm.type: none learns nothing by itself; set irl.memory.weight, such as "
+                "1, or irl.steps above 0"
+            )
         return self
 
 

@@ -179,7 +179,7 @@ class Raft(AlgorithmConfig):
 
 
 class NoGradient(AlgorithmConfig):
-    """No policy gradient: the control that learns from memory, or IRL phases, alone."""
+    """No policy gradient: with memory it is rejection sampling fine-tuning (arXiv 2308.01825)."""
 
     type: Literal["none"] = "none"
 

@@ -47,13 +47,14 @@ def test_an_algorithm_names_its_paper(kind):
     assert re.search(r"\(arXiv \d{4}\.\d{5}\)", kind.__doc__)
 
 
-def small(algorithm: dict):
+def small(algorithm: dict, memory: dict):
     tree = {
         "seed": 1,
         "model": {"base": {**BASE, "solved": 0.8}, "device": "cpu"},
         "task": {"numbers": 2, "high": 6, "max_value": 36, "train": 24, "validation": 4, "test": 4},
         "rollout": {"prompts": 4, "n": 6, "max_new_tokens": 8},
         "rl": {"algorithm": algorithm, "steps": 2, "lr": 1e-3},
+        "irl": {"steps": 0, "memory": memory},
         "evaluation": {"n": 4, "validation_n": 4, "every": 0, "final": False},
         "meter": {"problems": 2, "samples": 2},
     }
@@ -62,13 +63,16 @@ def small(algorithm: dict):
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_two_steps_of_every_algorithm_learn(name, tmp_path):
-    run = open_run(small(RECIPES[name].rl.algorithm.model_dump()), tmp_path)
+    recipe = RECIPES[name]
+    own = recipe.rl.algorithm.model_dump(), recipe.irl.memory.model_dump()
+    run = open_run(small(*own), tmp_path)
     before = [p.detach().clone() for p in run.policy.model.parameters()]
     told = [metrics for _, metrics, _ in rl_phase(run, Phase(1, 1, 2, irl=False))]
     after = list(run.policy.model.parameters())
     assert all(torch.isfinite(p).all() for p in after)
     assert not all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-    assert all(math.isfinite(m[key]) for m in told for key in ("loss", "grad_norm", "entropy"))
+    keys = ("loss", "grad_norm") if name == "none" else ("loss", "grad_norm", "entropy")
+    assert all(math.isfinite(m[key]) for m in told for key in keys)
     assert all(m["grad_norm"] > 0 for m in told)
 
 
@@ -88,12 +92,13 @@ def test_two_steps_of_every_algorithm_learn(name, tmp_path):
         ("{type: cispo, max_ratio: 0.5}", r"rl\.algorithm\.max_ratio"),
         ("{type: rs_grpo, risk: 0}", r"rl\.algorithm\.risk"),
         ("{type: rs_grpo, risk: 1000}", r"rl\.algorithm\.risk"),  # e^1000 is infinite
+        ("{type: none}", r"rl\.algorithm\.type: none learns nothing.*irl\.memory\.weight"),
         ("{type: raft, eps: 0.2}", r"rl\.algorithm\.eps: no such key"),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(tmp_path, algorithm, message):
     path = tmp_path / "r.yaml"
-    path.write_text(f"rl: {{algorithm: {algorithm}}}")
+    path.write_text(f"rl: {{algorithm: {algorithm}}}\nirl: {{steps: 0}}")
     with pytest.raises(UserError, match=message) as said:
         load_recipe(path)
     assert "\n" not in str(said.value)
