@@ -47,6 +47,7 @@ def test_other_results_are_another_solution():
 def test_the_answer_is_left_out_however_it_is_spelt():
     assert mode("17", text_of("17")) == mode("17", text_of("17.0", "17")) == NOTHING
     assert mode("$\\frac{1}{2}$", text_of("0.5")) == NOTHING
+    assert mode("(5, 12)", "\\boxed{x = 5, y = 12}") == NOTHING  # a box is the answer
     assert mode("x^2", text_of("12")) == mode("17", text_of("12"))  # no number
 
 
