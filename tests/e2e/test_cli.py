@@ -17,7 +17,7 @@ import yaml
 from sps import __version__
 from sps.cli import app, main
 from sps.commands.jobs import Job, run_job
-from sps.config.recipe import load_recipe
+from sps.config.load import load_recipe
 
 ROOT = Path(__file__).parents[2]
 SMALL = [

@@ -19,7 +19,8 @@ from sps.commands.doctor import (
     verdict,
 )
 from sps.commands.estimate import GIB, Shape, needs
-from sps.config.recipe import Rollouts, load_recipe, parse_recipe
+from sps.config.load import load_recipe, parse_recipe
+from sps.config.recipe import Rollouts
 from sps.errors import UserError
 
 ROOT = Path(__file__).parents[2]

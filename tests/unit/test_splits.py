@@ -6,7 +6,7 @@ import random
 import pytest
 
 from sps.build import open_run
-from sps.config.recipe import parse_recipe
+from sps.config.load import parse_recipe
 from sps.config.tasks import MathTask
 from sps.data.load import load_problems
 from sps.data.splits import check_overlap, make_splits

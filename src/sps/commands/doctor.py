@@ -26,7 +26,8 @@ from sps.commands.estimate import (
     remedies,
 )
 from sps.commands.terminal import say
-from sps.config.recipe import Recipe, load_recipe
+from sps.config.load import load_recipe
+from sps.config.recipe import Recipe
 from sps.config.tasks import CountdownTask, check_embedded
 from sps.data.load import READERS
 from sps.errors import UserError

@@ -1,12 +1,12 @@
-"""The `rl` and `irl` branches of a recipe: an algorithm, its optimizer, how long it goes on."""
+"""The `rl` branch of a recipe: an algorithm, its optimizer, how long it goes on."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
-from sps.config.tasks import Node, NonNegative, Positive, Rate
+from sps.config.node import Node, NonNegative, Positive, Rate
 
 
 class Grpo(Node):
@@ -74,7 +74,7 @@ def _typed(value: Any) -> Any:
     return {"type": "grpo", **value} if isinstance(value, dict) else value
 
 
-Algorithm = Annotated[
+AlgorithmSettings = Annotated[
     Grpo | DrGrpo | Dapo | Gspo | PassK | WReinforce,
     Field(discriminator="type"),
     BeforeValidator(_typed),
@@ -96,7 +96,7 @@ class Optimizer(Node):
 class RL(Node):
     """The RL phases."""
 
-    algorithm: Algorithm = Grpo()
+    algorithm: AlgorithmSettings = Grpo()
     steps: Positive = 300  # in all, over every RL phase
     lr: Annotated[float, Field(gt=0)] = 1e-4
     entropy: Rate = 0.0  # weight of a bonus for the entropy at each token
@@ -104,40 +104,3 @@ class RL(Node):
     max_skipped: Positive = 3  # updates in a row (IRL's too) with a loss or gradient that is not
     # finite, which are skipped; after so many the run ends
     micro_tokens: Positive = 16384  # padded tokens in one forward pass; bounds memory
-
-
-class Selector(Node):
-    """Which rollouts of a group the IRL phase keeps. Every ambiguity of the paper is a key here."""
-
-    type: Literal[
-        "l2te", "uniform", "low_likelihood", "low_likelihood_positive", "positive", "negative"
-    ] = "l2te"
-    likelihood: Literal["mean", "sum"] = "mean"  # over the tokens of a trajectory
-    under: Literal["sampler", "policy"] = "sampler"  # the policy that drew it, or the one after RL
-    quantile: Annotated[float, Field(gt=0, le=1)] = 0.5
-    quantile_over: Literal["group", "batch"] = "group"
-
-
-class IRL(Node):
-    """The inverse-RL phases: forward KL towards the kept rollouts."""
-
-    steps: NonNegative = 4  # optimizer steps a phase; 0 is plain RL
-    every: NonNegative = 0  # RL steps between phases; 0: one pass over the training problems
-    lr: Rate | None = None  # None: the one that `reach` takes, by rl.lr and the lengths of both
-    reach: Annotated[float, Field(gt=0)] = (
-        0.35  # way of the weights in an IRL phase, over an RL one
-    )
-    batch: Positive = 512
-    keep: Positive = 3  # rollouts kept of each group
-    selector: Selector = Selector()
-    optimizer_state: Literal["fresh", "kept"] = "fresh"
-    reduce: Literal["token", "sequence"] = "token"
-    optimizer: Optimizer = Optimizer()
-
-    @model_validator(mode="after")
-    def _whole(self) -> IRL:
-        if self.optimizer.warmup_steps:
-            raise ValueError("optimizer.warmup_steps: an IRL phase has no warm-up; leave it out")
-        if self.lr is not None and self.reach != IRL.model_fields["reach"].default:
-            raise ValueError("reach does nothing where lr is set; set lr: null, or reach: 0.35")
-        return self

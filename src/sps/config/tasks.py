@@ -2,44 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    model_validator,
-)
+from pydantic import Discriminator, Field, Tag, model_validator
 
+from sps.config.node import Node, NonNegative, Positive, Seconds
 from sps.errors import UserError
 
-Positive = Annotated[int, Field(ge=1)]
-NonNegative = Annotated[int, Field(ge=0)]
-Rate = Annotated[float, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Seconds = Annotated[float, Field(gt=0)]
 Template = Literal["qwen_boxed", "r1", "plain", "chat"]
 # A completion cut off at the token limit: scored 0, or judged if it holds a box already.
 Cut = Literal["zero", "judge"]
-
-
-class Node(BaseModel):
-    """A branch of the tree: frozen, and closed to unknown keys."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_switches(cls, given: Any) -> Any:
-        """YAML reads yes, no, on and off as true and false, and those would be 1 and 0."""
-        for name, field in cls.model_fields.items() if isinstance(given, dict) else ():
-            kinds = (field.annotation, *get_args(field.annotation))
-            if isinstance(given.get(name), bool) and bool not in kinds:
-                said = "true, false, yes, no, on or off"
-                raise ValueError(f"{name}: it is no switch: give a value, not {said}")
-        return given
 
 
 class CountdownTask(Node):
@@ -110,7 +82,7 @@ class GymTask(Node):
 
     type: Literal["gym"] = "gym"
     name: str  # as reasoning-gym calls it, such as basic_arithmetic
-    settings: dict[str, Any] = {}  # its own settings, such as min_digits
+    settings: dict[str, Any] = Field({})  # its own settings, such as min_digits
     seed: NonNegative = 0
     train: Positive = 1000
     validation: Positive = 100
@@ -144,7 +116,7 @@ def _kind(value: Any) -> str:
     return getattr(value, "type", "countdown")
 
 
-Task = Annotated[
+TaskSettings = Annotated[
     Annotated[CountdownTask, Tag("countdown")]
     | Annotated[MathTask, Tag("math")]
     | Annotated[ChoiceTask, Tag("choice")]
@@ -157,7 +129,7 @@ Task = Annotated[
 ]
 
 
-def check_embedded(task: Task) -> CountdownTask:
+def check_embedded(task: TaskSettings) -> CountdownTask:
     """The task, if the embedded policy knows it; any other is refused."""
     if isinstance(task, CountdownTask):
         return task

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sps.algo.logits import finished
 from sps.algo.squeeze import entropy
-from sps.config.recipe import load_recipe
+from sps.config.load import load_recipe
 from sps.diagnose.read import RunFolder
 from sps.errors import UserError
 from sps.policy import embedded as tiny

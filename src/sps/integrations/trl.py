@@ -31,8 +31,9 @@ import torch
 from accelerate.state import AcceleratorState
 from transformers import ProcessorMixin, TrainerCallback
 
-from sps.config.recipe import IRL, parse_recipe
-from sps.config.recipe import Meter as MeterSettings
+from sps.config.irl import IRL
+from sps.config.load import parse_recipe
+from sps.config.recipe import MeterSettings
 from sps.errors import UserError
 from sps.phases import irl
 from sps.policy.load import Policy

@@ -17,8 +17,8 @@ import yaml
 from transformers import GenerationConfig
 
 from sps import __version__
+from sps.config.node import Node
 from sps.config.recipe import Recipe
-from sps.config.tasks import Node
 from sps.evaluate.scores import Scores, load_scores
 from sps.evaluate.tables import shown_ks
 from sps.phases.run import Run

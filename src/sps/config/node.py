@@ -1,0 +1,30 @@
+"""What every branch of a recipe is made of: a closed mapping, and numbers within bounds."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Positive = Annotated[int, Field(ge=1)]
+NonNegative = Annotated[int, Field(ge=0)]
+Rate = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class Node(BaseModel):
+    """A branch of the tree: frozen, and closed to unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_switches(cls, given: Any) -> Any:
+        """YAML reads yes, no, on and off as true and false, and those would be 1 and 0."""
+        for name, field in cls.model_fields.items() if isinstance(given, dict) else ():
+            kinds = (field.annotation, *get_args(field.annotation))
+            if isinstance(given.get(name), bool) and bool not in kinds:
+                said = "true, false, yes, no, on or off"
+                raise ValueError(f"{name}: it is no switch: give a value, not {said}")
+        return given
