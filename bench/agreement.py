@@ -18,7 +18,7 @@ from pathlib import Path
 from math_verify import LatexExtractionConfig, parse, verify
 
 from bench.sides import RESULTS
-from sps.tasks.math.task import judge_within
+from sps.tasks.math.judge import judge_within
 
 FILES = ("math500", "minerva_math", "olympiadbench_math_en", "deepmath_part", "math_train")
 GOLDS = 200  # of each file

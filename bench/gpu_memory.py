@@ -20,7 +20,9 @@ import torch
 
 from bench.gpu_rollout import QWEN15, build
 from bench.sides import RESULTS, machine
-from sps.algo.rl import ALGORITHMS, Terms, policy_loss
+from sps.algo.rl import Terms, policy_loss
+from sps.algo.table import algorithm_of
+from sps.config.rl import Grpo
 from sps.policy.load import prepare_training
 from sps.policy.logprobs import Scorer, micro_batches, token_logprobs
 
@@ -67,7 +69,7 @@ def ours(checkpointing: bool, compiled: bool) -> dict[str, float]:
         for rows in parts:
             new_BT, _ = token_logprobs(scorer, rows)
             terms = Terms(new_BT, new_BT.detach(), None, adv_B, weight_B, rows.mask_BT)
-            policy_loss(terms, ALGORITHMS["grpo"], 0.2, 0.2, 0.0)[0].backward()
+            policy_loss(terms, algorithm_of(Grpo()), 0.0)[0].backward()
 
     return peak(work, list(model.parameters()))
 

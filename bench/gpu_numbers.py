@@ -19,8 +19,10 @@ import torch
 
 from bench.sides import RESULTS, machine
 from sps.algo.irl import forward_kl, irl_weight
-from sps.algo.rl import ALGORITHMS, Terms, policy_loss
+from sps.algo.rl import Terms, mean_of_sequence_means, normalised, policy_loss
+from sps.algo.table import algorithm_of
 from sps.build import make_engine
+from sps.config.rl import Grpo
 from sps.policy.load import Policy, load_policy
 from sps.policy.logprobs import Rows, micro_batches
 from sps.policy.meter import Meter, Probe
@@ -55,7 +57,7 @@ def grpo(policy: Policy, batch: tuple[list, list], old: list, tokens: int) -> tu
         old_BT = torch.zeros_like(new_BT)
         old_BT[rows.mask_BT] = torch.cat([old[i] for i in own])
         terms = Terms(new_BT, old_BT, None, adv_B[own].to(on), weight_B[own].to(on), rows.mask_BT)
-        return policy_loss(terms, ALGORITHMS["grpo"], 0.2, 0.2, 0.0)
+        return policy_loss(terms, algorithm_of(Grpo()), 0.0)
 
     model = policy.model
     grads: list = []
@@ -110,8 +112,7 @@ def reference(
 def _weights(batch: tuple[list, list]) -> tuple[Any, Any]:
     reward_PG = (torch.arange(len(batch[0])) % 4 == 0).float().view(len(QUESTIONS), -1)
     length_B = torch.tensor([len(c) for c in batch[1]])
-    algorithm = ALGORITHMS["grpo"]
-    return algorithm.advantage(reward_PG).flatten(), algorithm.weight(length_B, 0)
+    return normalised(reward_PG).flatten(), mean_of_sequence_means(length_B, 0)
 
 
 def apart(a: list, b: list) -> float:

@@ -52,7 +52,7 @@ def main() -> None:
         "groups of 8, half integers": (25, 8, 0.5),
         "all different, no integers": (150, 1, 0.0),
     }
-    with VerifierPool("sps.tasks.math.task:make_judge") as pool:
+    with VerifierPool("sps.tasks.math.judge:make_judge") as pool:
         for label, (questions, group, integers) in kinds.items():
             # New answers every turn: the pool remembers the verdicts it gave.
             turns = [samples(questions, group, integers, seed) for seed in range(8)]

@@ -90,6 +90,10 @@ class Watched:
         self.calls.append((list(requests), sampling, drawn))
         yield from drawn
 
+    @property
+    def max_rows(self):
+        return self.engine.max_rows
+
     def load_weights(self, model):
         self.engine.load_weights(model)
 

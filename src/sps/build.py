@@ -1,9 +1,8 @@
-"""From a recipe to working run: the one module that names concrete engines, tasks and models."""
+"""From a recipe to a working run, by the rows of TASKS and ENGINES that it names."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,9 @@ import torch
 
 from sps.config.load import load_recipe
 from sps.config.recipe import Recipe, Rollouts
-from sps.config.tasks import ChoiceTask, CountdownTask, GymTask, MathTask, check_embedded
-from sps.data.duplicates import Duplicate, describe
+from sps.config.tasks import check_embedded
 from sps.data.sampler import Sampler
-from sps.data.splits import check_overlap, digest, make_splits
+from sps.data.splits import digest
 from sps.errors import UserError
 from sps.lifecycle.resume import claim, forget, make_probe_of, restore
 from sps.phases.irl import irl_every
@@ -35,22 +33,15 @@ from sps.policy.sharding import shard
 from sps.policy.update import Budget, make_optimizer
 from sps.ranks import ALONE, Ranks
 from sps.rollout import RolloutEngine
-from sps.rollout.native import layers as fused
-from sps.rollout.native.copied import CopiedEngine
-from sps.rollout.native.engine import NativeEngine
+from sps.rollout.table import ENGINES
 from sps.run.folder import RECIPE, RECORD, ROLLOUTS
 from sps.run.health import Health
 from sps.run.track import Listener, Track, read_records
 from sps.store.rollouts import RolloutStore
 from sps.tasks import Task
-from sps.tasks.choice import Choice
-from sps.tasks.countdown import Countdown
-from sps.tasks.gym.task import Gym
-from sps.tasks.math.task import Mathematics
-from sps.tasks.prompts import BOXED, LETTER
+from sps.tasks.table import TASKS
 from sps.types import Problem, Request, Sampling
-from sps.verify import InlineVerifier, Verifier
-from sps.verify.pool import VerifierPool
+from sps.verify import open_verifier
 
 BaseProgress = Callable[[int, int, float], None]
 
@@ -68,7 +59,7 @@ def open_run(
     checkpoint, damaged = ranks.broadcast(lambda: claim(recipe, folder, resume))
     if not (folder / RECIPE).exists():
         raise UserError(f"{folder}: rank {ranks.rank} does not see it; use storage all nodes share")
-    task, dropped = _make_task(recipe)
+    task = make_task(recipe)
     splits = {split: task.problems(split) for split in ("train", "validation", "test")}
     adapted = recipe.model.lora is not None  # a checkpoint then holds the adapters alone
     policy = make_policy(recipe, str(checkpoint) if checkpoint and not adapted else None, ranks)
@@ -82,7 +73,7 @@ def open_run(
     else:
         if resume:  # killed before its first checkpoint
             forget(run)
-        ranks.broadcast(lambda: _report_data(recipe, splits, dropped, track))
+        ranks.broadcast(lambda: _report_data(task, track))
         run.probe = make_probe(run, splits["validation"])
     ranks.broadcast(track.path.touch)  # from now on the folder holds a run
     if damaged:
@@ -100,43 +91,7 @@ def use_threads(recipe: Recipe, model: Any = None) -> None:
 
 def make_task(recipe: Recipe) -> Task:
     """The task a recipe names, with its data."""
-    return _make_task(recipe)[0]
-
-
-def _make_task(recipe: Recipe) -> tuple[Task, list[Duplicate]]:
-    """The task, and the questions that were left out of its data."""
-    t = recipe.task
-    if isinstance(t, CountdownTask):
-        return make_countdown(t), []
-    if isinstance(t, GymTask):
-        sizes = {"train": t.train, "validation": t.validation, "test": t.test}
-        return Gym(t.name, sizes, t.seed, t.settings, t.template, t.cut, t.unsafe), []
-    splits, dropped = make_splits(t)
-    if isinstance(t, ChoiceTask):
-        return Choice(splits, t.template, t.instruction or LETTER, t.cut), dropped
-    task = Mathematics(splits, t.template, t.instruction or BOXED, t.cut, t.time_limit)
-    return task, dropped
-
-
-def make_countdown(t: CountdownTask) -> Countdown:
-    """The embedded task."""
-    sizes = {"train": t.train, "validation": t.validation, "test": t.test}
-    return Countdown(t.numbers, t.low, t.high, t.max_value, t.seed, sizes)
-
-
-def make_verifier(recipe: Recipe, task: Task) -> Verifier:
-    """In worker processes where a judge may hang, else in this one."""
-    t = recipe.task
-    if isinstance(t, MathTask):
-        options = {"cut": t.cut}
-        return VerifierPool(
-            "sps.tasks.math.task:make_judge", options, workers=t.workers, time_limit=t.time_limit
-        )
-    if isinstance(t, GymTask):
-        pool = {"workers": t.workers, "time_limit": t.time_limit, "fresh": t.name in t.unsafe}
-        options = {"task": t.name, "settings": t.settings, "cut": t.cut, "unsafe": pool["fresh"]}
-        return VerifierPool("sps.tasks.gym.task:make_judge", options, **pool)
-    return InlineVerifier(task.judge)
+    return TASKS[recipe.task.type].make(recipe.task)
 
 
 def settle_dtype(recipe: Recipe, folder: Path) -> Recipe:
@@ -171,30 +126,22 @@ def make_policy(recipe: Recipe, path: str | None = None, ranks: Ranks = ALONE) -
 def make_engine(
     policy: Policy, max_rows: int, rollout: Rollouts | None = None, ranks: Ranks = ALONE
 ) -> RolloutEngine:
-    """What the recipe's rollouts ask for, else the native engine.
-
-    Native: replayed graphs where there is a GPU, for bf16 and models of a known shape.
-    """
-    if rollout is not None and rollout.engine == "vllm":
-        from sps.rollout.vllm import VllmEngine
-
-        return VllmEngine(policy, rollout.vllm, ranks.accelerator, max_rows)
-    arguments = (policy.model, policy.eos_ids, policy.pad_id, max_rows)
-    on_gpu = policy.model.device.type == "cuda"
-    rounded = getattr(policy.model, "compute_dtype", None) == torch.bfloat16
-    if on_gpu and rounded and fused.supports_kernels(policy.model):
-        from sps.rollout.cuda.engine import CudaEngine
-
-        return CudaEngine(*arguments)
-    return NativeEngine(*arguments)
+    """What the recipe's rollouts ask for, else the native engine."""
+    name = rollout.engine if rollout else "native"
+    row, settings = ENGINES[name], getattr(rollout, name, None)
+    if ranks.deepspeed and not row.deepspeed:
+        raise UserError(f"rollout.engine: {name} goes with launch/ddp.yaml and launch/fsdp2.yaml")
+    return row.make(policy, max_rows, ranks, settings)
 
 
 def ensure_base(
     recipe: Recipe, progress: BaseProgress = lambda step, of, loss: None, again: bool = False
 ) -> Path:
     """The folder of the embedded policy: shipped, cached, or made now."""
-    task, base = make_countdown(check_embedded(recipe.task)), recipe.model.base
-    shape = recipe.task.model_dump(include={"numbers", "low", "high", "max_value", "seed"})
+    check_embedded(recipe.task)
+    task: Any = make_task(recipe)
+    base, keys = recipe.model.base, TASKS[recipe.task.type].embedded
+    shape = recipe.task.model_dump(include=set(keys))
     name = tiny.base_hash(base, shape)
     found = tiny.find_base(name)
     if found and not again:
@@ -218,18 +165,12 @@ def make_probe(run: Run, problems: list) -> Probe:
     return make_probe_of(run, prompts, [c.ids for c in drawn])
 
 
-def _report_data(
-    recipe: Recipe, splits: dict[str, list[Problem]], dropped: list[Duplicate], track: Track
-) -> None:
+def _report_data(task: Task, track: Track) -> None:
     """Put on record, once a run, what was left out of the data and what leaks from it."""
     said = {key for record in read_records(track.path) for key in record}
-    if dropped and "duplicates" not in said:
-        text = describe(dropped, getattr(recipe.task, "data", ""))
-        track.log("warning", 0, text=text, duplicates=[d.row() for d in dropped])
-    found, text = check_overlap(recipe, splits)
-    if text and "overlaps" not in said:
-        rows = [[o.train_id, o.test_id, o.kind, round(o.share, 3)] for o in found]
-        track.log("warning" if found else "overlap", 0, text=text, overlaps=rows)
+    for found in task.findings():
+        if found.key not in said:
+            track.log(found.kind, 0, text=found.text, **{found.key: found.rows})
 
 
 def _make_run(
@@ -243,8 +184,6 @@ def _make_run(
 ) -> Run:
     settings = recipe.rl.optimizer
     reference = None
-    if ranks.deepspeed and recipe.rollout.engine == "vllm":
-        raise UserError("rollout.engine: vllm goes with launch/ddp.yaml and launch/fsdp2.yaml")
     if recipe.rl.algorithm.beta > 0:
         reference = make_policy(recipe, ranks=ranks).scorer.requires_grad_(False)
         if ranks.deepspeed:  # which has one model to divide
@@ -252,10 +191,7 @@ def _make_run(
         else:
             shard(reference, ranks)
     # Before the weights are sharded: an engine starts from whole ones.
-    if ranks.sharded and recipe.rollout.engine == "native":
-        engine: RolloutEngine = _sharded_engine(recipe, policy)
-    else:
-        engine = make_engine(policy, recipe.rollout.max_rows, recipe.rollout, ranks)
+    engine = make_engine(policy, recipe.rollout.max_rows, recipe.rollout, ranks)
     policy.scorer = shard(policy.scorer, ranks)
     if ranks.sharded:
         engine.load_weights(policy.model)
@@ -264,7 +200,7 @@ def _make_run(
         policy=policy,
         reference=reference,
         engine=engine,
-        verifier=make_verifier(recipe, task),
+        verifier=open_verifier(task),
         task=task,
         sampler=Sampler(len(splits["train"]), recipe.seed),
         store=RolloutStore(folder / ROLLOUTS),
@@ -282,10 +218,3 @@ def _make_run(
     )
     run.health = Health(irl_every(run))
     return run
-
-
-def _sharded_engine(recipe: Recipe, policy: Policy) -> RolloutEngine:
-    """The native engine over a whole copy in the computation's precision, one on each rank."""
-    copy = deepcopy(policy.model).requires_grad_(False).to(policy.model.compute_dtype)
-    whole = Policy(copy.to(_device(recipe)), policy.tokenizer, policy.source)
-    return CopiedEngine(make_engine(whole, recipe.rollout.max_rows), copy)

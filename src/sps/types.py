@@ -74,6 +74,16 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class Finding:
+    """Something wrong with a task's data, put on record once a run."""
+
+    key: str  # of `rows` in the record: 'duplicates', 'overlaps'
+    kind: str  # of the record, such as 'warning'
+    text: str
+    rows: list[list[Any]]
+
+
+@dataclass(frozen=True)
 class Rollout:
     """A completion of the RL phase with its verdict: one row of the store."""
 

@@ -1,8 +1,12 @@
-"""What every RolloutEngine promises. A new engine is one more row of ENGINES."""
+"""What every RolloutEngine promises: those of ENGINES that run here, over a copy of the model, and
+the fake, which promises all but what hangs on a model. vLLM's are in tests/with_vllm."""
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
+from importlib import import_module
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,10 +27,14 @@ from transformers import (
     Qwen3Config,
 )
 
+from sps.ranks import ALONE
+from sps.rollout.fake import FakeEngine
+from sps.rollout.native.copied import CopiedEngine
 from sps.rollout.native.engine import NativeEngine, attention
+from sps.rollout.table import ENGINES
 from sps.types import Request, Sampling
 
-ENGINES = {"native": NativeEngine}
+HERE = sorted(name for name, row in ENGINES.items() if not row.needs)
 
 VOCABULARY, EOS, PAD = 40, 1, 0
 SHAPE = {
@@ -83,12 +91,39 @@ def model():
     return make_model("llama")
 
 
-@pytest.fixture(params=sorted(ENGINES))
+@pytest.fixture(params=HERE)
 def make_engine(request):
-    def _make(model, **kwargs):
-        return ENGINES[request.param](model, [EOS], PAD, **kwargs)
+    def _make(model, max_rows=2048):
+        policy = SimpleNamespace(model=model, eos_ids=[EOS], pad_id=PAD)
+        return ENGINES[request.param].make(policy, max_rows, ALONE, None)
 
     return _make
+
+
+def make_copied(model, max_rows=2048):
+    copy = deepcopy(model)
+    return CopiedEngine(NativeEngine(copy, [EOS], PAD, max_rows), copy)
+
+
+@pytest.fixture(params=["native", "copied", "fake"])
+def make_any(request):
+    """Also engines that no recipe names."""
+
+    def _make(model, max_rows=2048):
+        if request.param == "fake":
+            return FakeEngine(VOCABULARY, [EOS], max_rows=max_rows)
+        if request.param == "copied":
+            return make_copied(model, max_rows)
+        policy = SimpleNamespace(model=model, eos_ids=[EOS], pad_id=PAD)
+        return ENGINES["native"].make(policy, max_rows, ALONE, None)
+
+    return _make
+
+
+@pytest.mark.parametrize("name", sorted(ENGINES))
+def test_every_row_names_a_factory(name):
+    module, _, factory = ENGINES[name].factory.partition(":")
+    assert callable(getattr(import_module(module), factory))
 
 
 def requests_of(lengths, n, first=0, seed=0):
@@ -154,8 +189,8 @@ def test_logprobs_are_before_truncation(model, make_engine):
     check_logprobs(model, requests, out)
 
 
-def test_completions_end_at_the_end_token_or_the_limit(model, make_engine):
-    out = collect(make_engine(model), requests_of([3, 9, 40], n=12), Sampling(12, 25, seed=2))
+def test_completions_end_at_the_end_token_or_the_limit(model, make_any):
+    out = collect(make_any(model), requests_of([3, 9, 40], n=12), Sampling(12, 25, seed=2))
     kinds = set()
     for c in out.values():
         assert EOS not in c.ids[:-1]
@@ -168,7 +203,7 @@ def test_completions_end_at_the_end_token_or_the_limit(model, make_engine):
 
 def test_every_end_token_ends_a_text(model):
     ends = {EOS, 7, 30}
-    engine = ENGINES["native"](model, sorted(ends), PAD)
+    engine = NativeEngine(model, sorted(ends), PAD)
     out = collect(engine, requests_of([3, 9], n=30), Sampling(30, 25, seed=2))
     for c in out.values():
         assert not ends & {*c.ids[:-1].tolist()}
@@ -186,14 +221,14 @@ def same(a, b):
 
 @pytest.mark.parametrize("lengths", ["short", "mixed"])
 @pytest.mark.parametrize("max_rows", [1, 3, 7])
-def test_samples_do_not_depend_on_the_batch(model, make_engine, lengths, max_rows):
+def test_samples_do_not_depend_on_the_batch(model, make_any, lengths, max_rows):
     requests, sampling = requests_of(LENGTHS[lengths], n=6), Sampling(6, 50, seed=4)
-    whole = collect(make_engine(model, max_rows=2048), requests, sampling)
-    same(whole, collect(make_engine(model, max_rows=max_rows), requests, sampling))
+    whole = collect(make_any(model, max_rows=2048), requests, sampling)
+    same(whole, collect(make_any(model, max_rows=max_rows), requests, sampling))
 
 
-def test_samples_may_be_asked_for_one_by_one(model, make_engine):
-    engine, sampling = make_engine(model), Sampling(4, 30, seed=4)
+def test_samples_may_be_asked_for_one_by_one(model, make_any):
+    engine, sampling = make_any(model), Sampling(4, 30, seed=4)
     requests = requests_of([5, 9], n=4)
     whole = collect(engine, requests, sampling)
     parts = {}
@@ -210,8 +245,8 @@ def test_requests_may_ask_for_different_numbers_of_samples(model, make_engine):
     check_logprobs(model, [few, many], out)
 
 
-def test_seed_index_and_sample_each_change_what_is_drawn(model, make_engine):
-    engine = make_engine(model)
+def test_seed_index_and_sample_each_change_what_is_drawn(model, make_any):
+    engine = make_any(model)
     prompt = requests_of([5], n=1)[0].prompt_ids
     sampling = Sampling(2, 12, seed=4)
     out = collect(engine, [Request(i, prompt, (0, 1)) for i in (0, 1)], sampling)
@@ -239,8 +274,8 @@ def test_greedy_is_argmax_decoding(any_model, make_engine):
         assert got.ids.tolist() == want.tolist()
 
 
-def test_top_k_of_one_is_greedy(model, make_engine):
-    engine, requests = make_engine(model), requests_of([4, 11], n=2)
+def test_top_k_of_one_is_greedy(model, make_any):
+    engine, requests = make_any(model), requests_of([4, 11], n=2)
     greedy = collect(engine, requests, Sampling(2, 30, temperature=0.0))
     top = collect(engine, requests, Sampling(2, 30, top_k=1, seed=8))
     for key, c in greedy.items():
@@ -366,8 +401,8 @@ def test_another_model_may_take_its_place(make_engine):
     check_logprobs(other, requests, collect(engine, requests, Sampling(3, 30, seed=2)))
 
 
-def test_engine_works_again_after_close(model, make_engine):
-    engine, requests, sampling = make_engine(model), requests_of([5], n=3), Sampling(3, 30, seed=2)
+def test_engine_works_again_after_close(model, make_any):
+    engine, requests, sampling = make_any(model), requests_of([5], n=3), Sampling(3, 30, seed=2)
     before = collect(engine, requests, sampling)
     engine.close()
     same(before, collect(engine, requests, sampling))
@@ -387,7 +422,7 @@ def test_random_numbers_of_a_long_text_never_come_again():
     small = {**SHAPE, "num_hidden_layers": 1, "max_position_embeddings": 1024}
     model = AutoModelForCausalLM.from_config(LlamaConfig(**small)).eval()
     model.get_output_embeddings().weight.data.zero_()
-    engine = ENGINES["native"](model, [VOCABULARY + 1], PAD)
+    engine = NativeEngine(model, [VOCABULARY + 1], PAD)
     requests = requests_of([4], n=3)
     long = {c.sample: c.ids for c in engine.generate(requests, Sampling(3, 600, seed=5))}
     drawn = np.concatenate([*long.values()])
@@ -398,8 +433,46 @@ def test_random_numbers_of_a_long_text_never_come_again():
     assert all((long[s][:300] == short[s]).all() for s in range(3))
 
 
-def test_no_requests_give_no_completions(model, make_engine):
-    assert list(make_engine(model).generate([], Sampling(3, 5))) == []
+@pytest.mark.parametrize("rows", [1, 7])
+def test_rows_at_once_are_as_asked(model, make_any, rows):
+    assert make_any(model, max_rows=rows).max_rows == rows
+
+
+def test_a_copy_follows_the_weights_that_it_is_given():
+    model = make_model("llama")
+    engine, requests = make_copied(model), requests_of([5, 40], n=3)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(1.1)
+    engine.load_weights(model)
+    check_logprobs(model, requests, collect(engine, requests, Sampling(3, 30, seed=2)))
+
+
+def test_fake_logprobs_are_those_of_equal_chances():
+    out = collect(FakeEngine(VOCABULARY, [EOS]), requests_of([3], n=2000), Sampling(2000, 1))
+    counts = np.bincount([c.ids[0] for c in out.values()], minlength=VOCABULARY)
+    assert chi_square(counts, np.full(VOCABULARY, 1 / VOCABULARY)) > 1e-3
+    assert {float(c.logprobs[0]) for c in out.values()} == {float(np.float32(-np.log(VOCABULARY)))}
+
+
+def test_a_script_says_what_the_fake_draws():
+    def script(request, sample):
+        return [*request.prompt_ids, 10 + sample, EOS]
+
+    requests = requests_of([2, 3], n=2)
+    out = collect(FakeEngine(VOCABULARY, [EOS], script), requests, Sampling(2, 5))
+    for r in requests:
+        want = [*r.prompt_ids, 11, EOS]
+        assert out[r.index, 1].ids.tolist() == want
+        assert out[r.index, 1].logprobs.tolist() == [0.0] * len(want)
+        assert out[r.index, 1].finished
+    cut = collect(FakeEngine(VOCABULARY, [EOS], script), requests, Sampling(2, 4))
+    assert [cut[r.index, 0].finished for r in requests] == [True, False]
+    assert len(cut[1, 0].ids) == 4
+
+
+def test_no_requests_give_no_completions(model, make_any):
+    assert list(make_any(model).generate([], Sampling(3, 5))) == []
 
 
 def test_it_computes_in_the_dtype_of_training(make_engine):

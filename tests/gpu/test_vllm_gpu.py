@@ -7,10 +7,10 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from sps.config.recipe import Vllm
 from sps.policy.embedded import make_tokenizer
 from sps.policy.load import Policy
 from sps.policy.logprobs import micro_batches, token_logprobs
+from sps.rollout.table import VllmConfig
 from sps.rollout.vllm import VllmEngine
 from sps.tasks.countdown import Countdown
 from sps.types import Request, Sampling
@@ -77,7 +77,7 @@ def check(sleep):
     cuda = CudaEngine(policy.model, policy.eos_ids, policy.pad_id)
     native = mean_gap(policy, requests, list(cuda.generate(requests, SAMPLING)))
     cuda.close()
-    engine = VllmEngine(policy, Vllm(memory=0.2, sleep=sleep), max_rows=128)
+    engine = VllmEngine(policy, VllmConfig(memory=0.2, sleep=sleep), max_rows=128)
     first = mean_gap(policy, requests, list(engine.generate(requests, SAMPLING)))
     held = torch.cuda.mem_get_info()
     shake(policy.model)

@@ -3,8 +3,8 @@
 import pytest
 
 from sps.config.load import parse_recipe
-from sps.config.tasks import ChoiceTask, CountdownTask, GymTask, MathTask
 from sps.errors import UserError
+from sps.tasks.table import TASKS
 
 
 def task(**keys):
@@ -12,14 +12,14 @@ def task(**keys):
 
 
 def test_a_task_without_a_type_is_countdown():
-    assert parse_recipe({}, "r.yaml").task == CountdownTask()
-    assert task(numbers=3) == CountdownTask(numbers=3)
+    assert parse_recipe({}, "r.yaml").task == TASKS["countdown"].config()
+    assert task(numbers=3) == TASKS["countdown"].config(numbers=3)
 
 
 def test_the_type_picks_the_task():
-    assert isinstance(task(type="math", data="a.jsonl"), MathTask)
-    assert isinstance(task(type="choice", data="a.jsonl"), ChoiceTask)
-    assert isinstance(task(type="gym", name="sudoku"), GymTask)
+    assert isinstance(task(type="math", data="a.jsonl"), TASKS["math"].config)
+    assert isinstance(task(type="choice", data="a.jsonl"), TASKS["choice"].config)
+    assert isinstance(task(type="gym", name="sudoku"), TASKS["gym"].config)
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ import pytest
 
 from sps.build import open_run
 from sps.config.load import parse_recipe
-from sps.config.tasks import MathTask
 from sps.data.load import load_problems
-from sps.data.splits import check_overlap, make_splits
+from sps.data.splits import check_overlap, read_questions
 from sps.data.subset import hold_out
 from sps.errors import UserError
 from sps.policy.embedded import SHIPPED
 from sps.run.track import read_records
+from sps.tasks.math.task import MathConfig
 
 BASE = next(path.parent for path in sorted(SHIPPED.glob("*/config.json")))
 LONG = "A farmer has {} cows and wants to know how many legs they have between them in {}"
@@ -38,25 +38,25 @@ def letters(problems) -> set[str]:
 
 def test_no_question_is_on_both_sides(tmp_path):
     data = write(tmp_path / "a.jsonl", twice(50))
-    splits, dropped = make_splits(MathTask(data=data, validation=10, test=10))
-    assert (len(splits["train"]), len(dropped)) == (30, 50)
-    sides = [letters(splits[name]) for name in ("train", "validation", "test")]
+    read = read_questions(MathConfig(data=data, validation=10, test=10))
+    assert (len(read.splits["train"]), len(read.dropped)) == (30, 50)
+    sides = [letters(read.splits[name]) for name in ("train", "validation", "test")]
     assert len(set.union(*sides)) == sum(map(len, sides)) == 50
 
 
 def test_data_without_duplicates_are_split_as_ever(tmp_path):
     data = write(tmp_path / "a.jsonl", [f"What is {i}?" for i in range(60)], str)
-    splits, dropped = make_splits(MathTask(data=data, validation=5, test=6, subset=20, seed=3))
-    assert dropped == []
-    assert splits == hold_out(load_problems(data), {"validation": 5, "test": 6}, 20, 3)
+    read = read_questions(MathConfig(data=data, validation=5, test=6, subset=20, seed=3))
+    assert read.dropped == []
+    assert read.splits == hold_out(load_problems(data), {"validation": 5, "test": 6}, 20, 3)
     # The order itself: numpy's generator of [3, 60], written down once.
-    assert [p.id for p in splits["train"][:4]] == ["q43", "q35", "q30", "q52"]
+    assert [p.id for p in read.splits["train"][:4]] == ["q43", "q35", "q30", "q52"]
 
 
 def test_too_few_are_counted_without_the_copies(tmp_path):
     data = write(tmp_path / "a.jsonl", twice(20))
     with pytest.raises(UserError, match="has 20 problems: too few"):
-        make_splits(MathTask(data=data, validation=10, test=10))
+        read_questions(MathConfig(data=data, validation=10, test=10))
 
 
 def tree(data: str, **task) -> dict:
@@ -87,12 +87,12 @@ def test_near_duplicates_of_held_out_questions_are_reported(tmp_path):
     recipe = parse_recipe(
         tree(write(tmp_path / "a.jsonl", questions, str), validation=4, test=4), ""
     )
-    splits, dropped = make_splits(recipe.task)
-    long = {name: [p for p in splits[name] if "farmer" in p.question] for name in splits}
-    assert dropped == []
+    read = read_questions(recipe.task)
+    long = {name: [p for p in read.splits[name] if "farmer" in p.question] for name in read.splits}
+    assert read.dropped == []
     assert long["train"]
     assert long["validation"] or long["test"]
-    found, text = check_overlap(recipe, splits)
+    found, text = check_overlap(recipe.task, read.splits)
     pairs = {(o.train_id, o.test_id) for o in found}
     assert pairs == {
         (a.id, b.id)

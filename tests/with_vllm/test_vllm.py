@@ -19,10 +19,10 @@ pytest.importorskip("vllm", reason="vLLM is not installed; run `make test-vllm`"
 
 from sps.build import make_policy, make_task
 from sps.config.load import dump_recipe, parse_recipe
-from sps.config.recipe import Vllm
 from sps.errors import UserError
 from sps.policy.logprobs import micro_batches, token_logprobs
 from sps.rollout.native.engine import NativeEngine
+from sps.rollout.table import VllmConfig
 from sps.rollout.vllm import VllmEngine
 from sps.run.track import read_records
 from sps.types import Request, Sampling
@@ -45,7 +45,7 @@ BASE = {
     "ff": 128,
     "solved": 0.8,
 }
-HOW = Vllm(memory=0.3)
+HOW = VllmConfig(memory=0.3)
 
 
 def recipe_of(**rollout):
@@ -292,7 +292,7 @@ def without_weights(monkeypatch):
 def test_a_server_answers_with_the_trainers_logprobs(
     server, policy, requests, without_weights, capsys
 ):
-    engine = VllmEngine(policy, Vllm(mode="server", server=server))
+    engine = VllmEngine(policy, VllmConfig(mode="server", server=server))
     uneven = [*requests, Request(99, requests[0].prompt_ids, (3, 5))]
     for asked in (requests, uneven):
         out = list(engine.generate(asked, Sampling(8, 5)))
@@ -311,9 +311,9 @@ def test_a_server_of_another_vocabulary_is_refused(server, policy, without_weigh
     tokens = policy.model.config.vocab_size
     monkeypatch.setattr(policy.model.config, "vocab_size", tokens + 1)
     with pytest.raises(UserError, match=f"rollout.vllm.server: .* does not take token {tokens},"):
-        VllmEngine(policy, Vllm(mode="server", server=server))
+        VllmEngine(policy, VllmConfig(mode="server", server=server))
 
 
 def test_an_address_that_is_no_vllm_is_refused(server, policy, without_weights):
     with pytest.raises(UserError, match=r"rollout\.vllm\.server: no vLLM server at"):
-        VllmEngine(policy, Vllm(mode="server", server=f"{server}/nothing"))
+        VllmEngine(policy, VllmConfig(mode="server", server=f"{server}/nothing"))

@@ -1,19 +1,34 @@
-"""RL from verifiable rewards: advantages, ratios, clipping, and a table of algorithms.
+"""RL from verifiable rewards: advantages, ratios, surrogates, and what an algorithm is made of.
 
 A batch loss is a sum over tokens of weight * term. The weights are set once for the whole batch, so
 micro-batches add up to exactly the same gradient, and rows that cannot matter can be left out.
+The table of algorithms is in table.py, the equations of SPS's rivals are in rivals.py.
 
-Axes: P problems, G samples a problem, B sequences, T completion tokens.
+Axes: P problems, G samples a problem, B sequences, T completion tokens, N tokens of a whole batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import comb
 
 import torch
 from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What an advantage may read of some groups of rollouts."""
+
+    reward_PG: Tensor
+    sum_PG: Tensor  # log-probability of each rollout under the policy that sampled it
+    mean_PG: Tensor  # the same, over its length
+    length_PG: Tensor
+
+    @property
+    def right_PG(self) -> Tensor:
+        """Which rollouts are right, going by a reward above 0."""
+        return self.reward_PG > 0
 
 
 def centred(reward_PG: Tensor) -> Tensor:
@@ -31,33 +46,16 @@ def normalised(reward_PG: Tensor) -> Tensor:
     return centred(reward_PG) / (reward_PG.std(-1, keepdim=True) + 1e-4)
 
 
-def of_k(reward_PG: Tensor, k: int) -> Tensor:
-    """Pass@k training: the mean GRPO advantage of all sets of k rollouts that one belongs to.
-
-    A set is right when any of it is. With w wrong of n, a share C(w, k) / C(n, k) of the sets is
-    wrong; a right rollout's sets are all right, and of a wrong one's C(w-1, k-1) / C(n-1, k-1) are
-    not. k = 1 is GRPO, but for the spread of the population in place of the sample's.
-    """
-    right_PG = reward_PG > 0
-    n, wrong_P1 = reward_PG.shape[-1], (~right_PG).sum(-1, keepdim=True)
-    chance = torch.tensor([1 - comb(w, k) / comb(n, k) for w in range(n + 1)])
-    own = torch.tensor([comb(max(w - 1, 0), k - 1) / comb(n - 1, k - 1) for w in range(n + 1)])
-    mean_P1 = chance.to(reward_PG)[wrong_P1]
-    spread_P1 = (mean_P1 * (1 - mean_P1)).sqrt()
-    gain_PG = 1 - mean_P1 - torch.where(right_PG, 0.0, own.to(reward_PG)[wrong_P1])
-    return torch.where(spread_P1 > 0, gain_PG / spread_P1, 0.0)
-
-
-def of_sign(reward_PG: Tensor, right: float) -> Tensor:
-    """Weighted REINFORCE: `right` for a right answer, -1 for a wrong one, whatever the group."""
-    return torch.where(reward_PG > 0, right, -1.0)
-
-
 def overlong_penalty(length_B: Tensor, limit: int, cache: int) -> Tensor:
     """DAPO's soft overlong punishment: 0 up to limit - cache, linearly down to -1 at the limit."""
     if cache == 0:
         return torch.zeros_like(length_B, dtype=torch.float32)
     return ((limit - cache - length_B) / cache).clamp(-1, 0)
+
+
+def overlong_shaping(outcomes: Outcomes, limit: int, cache: int) -> Tensor:
+    """Rewards less DAPO's punishment."""
+    return outcomes.reward_PG + overlong_penalty(outcomes.length_PG, limit, cache)
 
 
 def token_ratio(new_BT: Tensor, old_BT: Tensor, mask_BT: Tensor) -> Tensor:
@@ -78,6 +76,12 @@ def clipped(ratio_BT: Tensor, adv_B: Tensor, low: float, high: float) -> Tensor:
     adv_B1 = adv_B[:, None]
     bounded_BT = ratio_BT.clamp(1 - low, 1 + high)
     return -torch.minimum(ratio_BT * adv_B1, bounded_BT * adv_B1)
+
+
+def clip_binds(ratio_BT: Tensor, adv_B: Tensor, low: float, high: float) -> Tensor:
+    """Where `clipped` is constant: no gradient. At the bound itself it is not."""
+    up, down = adv_B[:, None] > 0, adv_B[:, None] < 0
+    return (up & (ratio_BT > 1 + high)) | (down & (ratio_BT < 1 - low))
 
 
 def k3(new_BT: Tensor, ref_BT: Tensor, mask_BT: Tensor) -> Tensor:
@@ -124,26 +128,6 @@ def constant_length(length_B: Tensor, limit: int) -> Tensor:
     return torch.full((len(length_B),), 1 / (len(length_B) * limit))
 
 
-@dataclass(frozen=True)
-class Algorithm:
-    """One row of the table: what sets an RL algorithm apart."""
-
-    advantage: Callable[..., Tensor]  # reward_PG, and its own settings -> advantage_PG
-    ratio: Callable[[Tensor, Tensor, Tensor], Tensor]  # new, old, mask -> ratio_BT
-    weight: Callable[[Tensor, int], Tensor]  # lengths, limit -> weight_B
-    settings: tuple[str, ...] = ()  # of the advantage, as the recipe calls them
-
-
-ALGORITHMS = {
-    "grpo": Algorithm(normalised, token_ratio, mean_of_sequence_means),
-    "dr_grpo": Algorithm(centred, token_ratio, constant_length),
-    "dapo": Algorithm(normalised, token_ratio, token_mean),
-    "gspo": Algorithm(normalised, sequence_ratio, mean_of_sequence_means),
-    "pass_at_k": Algorithm(of_k, token_ratio, mean_of_sequence_means, ("k",)),
-    "w_reinforce": Algorithm(of_sign, token_ratio, token_mean, ("right",)),
-}
-
-
 def entropy_bonus(entropy_BT: Tensor, weight_B: Tensor, mask_BT: Tensor) -> Tensor:
     """The batch's mean entropy at a token, averaged as its loss is."""
     return (torch.where(mask_BT, entropy_BT, 0.0).sum(-1) * weight_B).sum()
@@ -160,23 +144,52 @@ class Terms:
     weight_B: Tensor
     mask_BT: Tensor
     correct_BT: Tensor | None = None  # weight that makes up for the engine: `truncated_weight`
+    chosen_BT: Tensor | None = None  # tokens that the algorithm's `choose` picked
+
+
+# Terms and ratios -> the term of each token, and the tokens whose ratio is out of bounds.
+Surrogate = Callable[[Terms, Tensor], tuple[Tensor, Tensor]]
+
+
+def clipped_surrogate(low: float, high: float) -> Surrogate:
+    """PPO's, as GRPO, DAPO and GSPO have it."""
+
+    def surrogate(terms: Terms, ratio_BT: Tensor) -> tuple[Tensor, Tensor]:
+        bounds = (ratio_BT, terms.adv_B, low, high)
+        return clipped(*bounds), clip_binds(*bounds)
+
+    return surrogate
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """What sets an RL algorithm apart; its settings are bound in already (table.py)."""
+
+    advantage: Callable[[Outcomes], Tensor]  # -> advantage_PG
+    surrogate: Surrogate
+    weight: Callable[[Tensor, int], Tensor]  # lengths, limit -> weight_B
+    ratio: Callable[[Tensor, Tensor, Tensor], Tensor] = token_ratio  # new, old, mask -> ratio_BT
+    # Reward shaping: groups as they were judged, limit -> reward_PG. None: as they were judged.
+    shape: Callable[[Outcomes, int], Tensor] | None = None
+    # Tokens that the surrogate treats apart: advantages, log-probabilities under the sampler, seed
+    # -> chosen_N. From the whole batch, so that micro-batches do not change it.
+    choose: Callable[[Tensor, Tensor, int], Tensor] | None = None
+    resample: int = 0  # further draws for groups that agree (DAPO's dynamic sampling)
 
 
 def policy_loss(
-    terms: Terms, algorithm: Algorithm, low: float, high: float, beta: float
+    terms: Terms, algorithm: Algorithm, beta: float
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """This part's share of the batch loss, and sums to be added up over the parts."""
     mask_BT, new_BT = terms.mask_BT, terms.new_BT
     ratio_BT = algorithm.ratio(new_BT, terms.old_BT, mask_BT)
-    term_BT = clipped(ratio_BT, terms.adv_B, low, high)
+    term_BT, out_BT = algorithm.surrogate(terms, ratio_BT)
     if terms.correct_BT is not None:
         term_BT = term_BT * terms.correct_BT
     if beta and terms.ref_BT is not None:
         term_BT = term_BT + beta * k3(new_BT, terms.ref_BT, mask_BT)
     loss = (torch.where(mask_BT, term_BT, 0.0).sum(-1) * terms.weight_B).sum()
     with torch.no_grad():
-        up, down = terms.adv_B[:, None] > 0, terms.adv_B[:, None] < 0
-        out_BT = (up & (ratio_BT > 1 + high)) | (down & (ratio_BT < 1 - low))
         sums = {
             "clipped": (out_BT & mask_BT).sum(),
             "ratio": torch.where(mask_BT, ratio_BT, 0.0).sum(),

@@ -28,10 +28,12 @@ from sps.commands.estimate import (
 from sps.commands.terminal import say
 from sps.config.load import load_recipe
 from sps.config.recipe import Recipe
-from sps.config.tasks import CountdownTask, check_embedded
+from sps.config.tasks import check_embedded
 from sps.data.load import READERS
 from sps.errors import UserError
 from sps.ranks import is_on
+from sps.rollout.table import ENGINES
+from sps.tasks.table import TASKS
 
 H200 = 139.0  # GiB that torch finds on one: assumed where there is no GPU and none is stated
 EXTRAS = {
@@ -141,11 +143,11 @@ def missing(recipe: Recipe, engine: str | None = None) -> list[str]:
     from_hub = data is not None and not _is_file(data)
     tests = bool(getattr(task, "benchmarks", ())) and getattr(task, "data_dir", None) is None
     wanted = {
-        "vllm": (engine or recipe.rollout.engine) == "vllm",
+        **dict.fromkeys(ENGINES[engine or recipe.rollout.engine].needs, True),
         "peft": recipe.model.lora is not None,
         "gguf": recipe.model.gguf is not None or path.endswith(".gguf"),
         "datasets": from_hub or tests,
-        "reasoning_gym": task.type == "gym",
+        **dict.fromkeys(TASKS[task.type].needs, True),
         str(recipe.track): recipe.track is not None,
     }
     names = [name for name, need in wanted.items() if need]
@@ -169,7 +171,7 @@ def examine(
     """
     lines = missing(recipe, engine)
     if recipe.model.path is None:
-        own = isinstance(recipe.task, CountdownTask)
+        own = bool(TASKS[recipe.task.type].embedded)
         return [*lines, *(["the embedded policy: any machine will do"] if own else [])]
     shape = shape_of(recipe.model.path)
     if shape is None:
@@ -344,7 +346,7 @@ def _doubts(recipe: Recipe) -> Iterator[str]:
     rollout, rl, irl = recipe.rollout, recipe.rl, recipe.irl
     if recipe.model.dtype == "float32":
         yield "model.dtype is float32, which is several times slower: leave it out, or set bfloat16"
-    if rollout.max_new_tokens < 64 and not isinstance(recipe.task, CountdownTask):
+    if rollout.max_new_tokens < 64 and not TASKS[recipe.task.type].embedded:
         yield (
             f"rollout.max_new_tokens is {rollout.max_new_tokens}, and the default is the Countdown "
             "demo's: nearly every answer would be cut off; set it, for example to 3072"

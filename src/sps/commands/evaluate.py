@@ -8,12 +8,11 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 from sps.commands.terminal import say
-from sps.config.tasks import Cut
-from sps.data.benchmarks import find_benchmark, load_benchmark
 from sps.errors import UserError
 from sps.evaluate.claim import claim, held, keep
 from sps.evaluate.compare import compare, compare_markdown
@@ -25,14 +24,13 @@ from sps.policy.resolve import resolve_model
 from sps.ranks import Ranks, join_ranks
 from sps.rollout.texts import TextEngine
 from sps.run.lock import hold, release
+from sps.schema import Cut
 from sps.store.evals import EvalStore
-from sps.tasks import Task
-from sps.tasks.choice import Choice, labelled
-from sps.tasks.countdown import Countdown
-from sps.tasks.prompts import BOXED, LETTER, TEMPLATES
+from sps.tasks import Bench, Task
+from sps.tasks.prompts import TEMPLATES
+from sps.tasks.table import make_bench
 from sps.types import Problem, Sampling
-from sps.verify import InlineVerifier, Verifier
-from sps.verify.pool import VerifierPool
+from sps.verify import Verifier, open_verifier
 
 DTYPES = ("auto", "float32", "bfloat16")  # of the computation
 
@@ -248,40 +246,19 @@ def _write(run: _Eval, claimed: dict[str, Any]) -> dict[str, Any]:
 
 def make_part(name: str, settings: EvalSettings, machinery: Machinery) -> Part:
     """A benchmark by name, `countdown`, or `gym:TASK`; its data is loaded, nothing else is."""
-    template, cut = settings.template, machinery.cut
-    pool = {"workers": machinery.workers, "time_limit": machinery.time_limit}
-    if name == "countdown":
-        task: Task = Countdown()
-        problems = task.problems("test")[: settings.limit]
-        return Part(name, task, problems, lambda: InlineVerifier(task.judge))
-    if name.startswith("gym:"):
-        return _gym_part(name, settings, machinery, pool)
-    benchmark = find_benchmark(name)
-    problems = load_benchmark(name, machinery.data_dir)[: settings.limit]
-    if benchmark.kind == "choice":
-        if machinery.data_dir:  # the hub's rows are labelled as they are read
-            problems = labelled(problems, f"--data-dir: benchmark {name}")
-        chosen = Choice({"test": problems}, template, settings.instruction or LETTER, cut)
-        return Part(name, chosen, problems, lambda: InlineVerifier(chosen.judge))
-    from sps.tasks.math.task import Mathematics  # sympy; not for multiple choice
-
-    task = Mathematics({"test": problems}, template, settings.instruction or BOXED, cut)
-    judge = "sps.tasks.math.task:make_judge"
-    return Part(name, task, problems, lambda: VerifierPool(judge, {"cut": cut}, **pool))
-
-
-def _gym_part(
-    name: str, settings: EvalSettings, machinery: Machinery, pool: dict[str, Any]
-) -> Part:
-    from sps.tasks.gym.task import Gym
-
-    task_name, size = name.removeprefix("gym:"), settings.limit or 100
-    shape = {"template": settings.template, "cut": machinery.cut}
-    task = Gym(task_name, {"test": size}, 1, **shape, unsafe=machinery.unsafe.split(","))
-    options = {"task": task_name, "settings": {}, "cut": machinery.cut, "unsafe": task.unsafe}
-    pool |= {"fresh": task.unsafe}
-    judge = "sps.tasks.gym.task:make_judge"
-    return Part(name, task, task.problems("test"), lambda: VerifierPool(judge, options, **pool))
+    asked = Bench(
+        name,
+        settings.template,
+        settings.instruction,
+        machinery.cut,
+        settings.limit,
+        machinery.data_dir,
+        machinery.workers,
+        machinery.time_limit,
+        tuple(machinery.unsafe.split(",")),
+    )
+    task = make_bench(asked)
+    return Part(name, task, task.problems("test")[: settings.limit], partial(open_verifier, task))
 
 
 def make_texts(settings: EvalSettings, machinery: Machinery) -> TextEngine:

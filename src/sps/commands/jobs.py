@@ -169,12 +169,12 @@ def run_extra(job: Job) -> Summaries:
         make_engine,
         make_policy,
         make_task,
-        make_verifier,
         settle_dtype,
         use_threads,
     )
     from sps.evaluate.evaluate import EvalJob, evaluate
     from sps.store.evals import EvalStore
+    from sps.verify import open_verifier
 
     refuse_other(job)
     recipe, extra = settle_dtype(job.recipe, job.folder), job.extras[0]
@@ -185,7 +185,7 @@ def run_extra(job: Job) -> Summaries:
         use_threads(recipe)
         task = make_task(recipe)
         policy = make_policy(recipe, str(checkpoint_path(job.folder, step)))
-        engine, verifier = make_engine(policy, recipe.rollout.max_rows), make_verifier(recipe, task)
+        engine, verifier = make_engine(policy, recipe.rollout.max_rows), open_verifier(task)
         sampling = Sampling(
             how.n, recipe.rollout.max_new_tokens, heat, how.top_p, how.top_k, how.seed
         )

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from sps.config.node import Node, NonNegative, Positive, Rate
 from sps.config.rl import Optimizer
+from sps.schema import Node, NonNegative, Positive, Rate
 
 # The keys of SELECTORS in algo/irl.py, which a recipe may name.
 SelectorName = Literal[
@@ -15,7 +15,7 @@ SelectorName = Literal[
 ]
 
 
-class SelectorSettings(Node):
+class SelectorConfig(Node):
     """Which rollouts of a group the IRL phase keeps. Every ambiguity of the paper is a key here."""
 
     type: SelectorName = "l2te"
@@ -36,7 +36,7 @@ class IRL(Node):
     )
     batch: Positive = 512
     keep: Positive = 3  # rollouts kept of each group
-    selector: SelectorSettings = SelectorSettings()
+    selector: SelectorConfig = SelectorConfig()
     optimizer_state: Literal["fresh", "kept"] = "fresh"
     reduce: Literal["token", "sequence"] = "token"
     optimizer: Optimizer = Optimizer()

@@ -7,9 +7,11 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from sps.config.irl import IRL
-from sps.config.node import Node, NonNegative, Positive, Rate, Share
-from sps.config.rl import RL, PassK
-from sps.config.tasks import CountdownTask, TaskSettings
+from sps.config.rl import RL
+from sps.config.tasks import TaskConfig
+from sps.rollout.table import ENGINES, VllmConfig, known_engine
+from sps.schema import Node, NonNegative, Positive, Rate, Share
+from sps.tasks.countdown import CountdownConfig
 
 _LONGEST = 100  # bytes of a name
 
@@ -67,22 +69,11 @@ class Model(Node):
         return "cpu" if self.path is None and self.device == "auto" else self.device
 
 
-class Vllm(Node):
-    """The vLLM engine (extra `vllm`), used when rollout.engine is vllm."""
-
-    mode: Literal["colocate", "server"] = "colocate"  # in this process, or on a server
-    server: str = "http://localhost:8000"  # in server mode
-    memory: Annotated[float, Field(gt=0, le=1)] = 0.3  # colocated: vLLM's share of the device's
-    tensor_parallel: Positive = 1  # colocated: processes that share one copy of the model
-    sleep: bool = False  # colocated: give vLLM's memory back while training; GPU alone
-    max_length: Positive | None = None  # tokens of prompt and answer; None: what the model takes
-
-
 class Rollouts(Node):
     """How an RL batch is drawn."""
 
-    engine: Literal["native", "vllm"] = "native"
-    vllm: Vllm = Vllm()
+    engine: Annotated[str, AfterValidator(known_engine)] = "native"
+    vllm: VllmConfig = VllmConfig()
     prompts: Positive = 16  # problems an optimizer step
     n: Annotated[int, Field(ge=2)] = 8  # samples a problem: the group
     temperature: Annotated[float, Field(gt=0)] = 1.0
@@ -100,15 +91,16 @@ class Rollouts(Node):
 
     @model_validator(mode="after")
     def _whole(self) -> Rollouts:
-        if self.engine == "vllm" and (self.top_p < 1 or self.top_k):
+        if not ENGINES[self.engine].truncates and (self.top_p < 1 or self.top_k):
             raise ValueError(
-                "with engine: vllm keep top_p: 1 and top_k: 0; vLLM gives log-probabilities of "
-                "what is left after truncation, and training needs those before it"
+                f"with engine: {self.engine} keep top_p: 1 and top_k: 0; it gives "
+                "log-probabilities of what is left after truncation, and training needs those "
+                "before it"
             )
         return self
 
 
-class EvaluationSettings(Node):
+class EvaluationConfig(Node):
     """Pass@k and Avg@n on held-out problems."""
 
     n: Positive = 128
@@ -123,7 +115,7 @@ class EvaluationSettings(Node):
     # last: the final weights; honest: best Avg@n on validation; paper: best on the test set itself
 
     @model_validator(mode="after")
-    def _validated(self) -> EvaluationSettings:
+    def _validated(self) -> EvaluationConfig:
         if self.select == "honest" and not self.every:
             raise ValueError(
                 "select: honest takes the best on the validation problems, and every: 0 never "
@@ -139,7 +131,7 @@ class Checkpoints(Node):
     keep: NonNegative = 0  # how many to keep besides the selected one; 0: all
 
 
-class MeterSettings(Node):
+class MeterConfig(Node):
     """How far each phase moved the policy."""
 
     problems: Positive = 16  # held-out problems whose rollouts measure the KL
@@ -155,13 +147,13 @@ class Recipe(Node):
     threads: NonNegative = 0  # CPU threads; 0: one for a small policy, else as they are
     track: Literal["trackio", "wandb", "tensorboard"] | None = None  # also send the record there
     model: Model = Model()
-    task: TaskSettings = CountdownTask()
+    task: TaskConfig = CountdownConfig()
     rollout: Rollouts = Rollouts()
     rl: RL = RL()
     irl: IRL = IRL()
-    evaluation: EvaluationSettings = EvaluationSettings()
+    evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: Checkpoints = Checkpoints()
-    meter: MeterSettings = MeterSettings()
+    meter: MeterConfig = MeterConfig()
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
@@ -170,10 +162,5 @@ class Recipe(Node):
                 f"irl.keep ({self.irl.keep}) is above rollout.n ({self.rollout.n}): "
                 "a group has no more rollouts than that"
             )
-        algorithm = self.rl.algorithm
-        if isinstance(algorithm, PassK) and algorithm.k >= self.rollout.n:
-            raise ValueError(
-                f"rl.algorithm.k ({algorithm.k}) is not below rollout.n ({self.rollout.n}): "
-                "one set of k has nothing to be compared with"
-            )
+        self.rl.algorithm.check_group(self.rollout.n)
         return self

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sps.algo.logits import finished
 from sps.algo.squeeze import entropy
 from sps.config.load import load_recipe
 from sps.diagnose.read import RunFolder
 from sps.errors import UserError
+from sps.logits import scaled_logits
 from sps.policy import embedded as tiny
 from sps.policy.checkpoint import load_trainer
 from sps.policy.load import best_threads, load_policy
@@ -129,7 +129,7 @@ def fitting_threads(model: Any) -> Iterator[None]:
 def logits_of(model: Any, rows: Rows) -> Tensor:
     """At each completion token, as the model itself would give them."""
     hidden_BLD = model.base_model(input_ids=rows.ids_BL, use_cache=False).last_hidden_state
-    return finished(model.get_output_embeddings()(hidden_BLD[rows.place]), model.config)
+    return scaled_logits(model.get_output_embeddings()(hidden_BLD[rows.place]), model.config)
 
 
 def _probe(run: RunFolder) -> list[list] | None:

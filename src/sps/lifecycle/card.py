@@ -17,7 +17,6 @@ import yaml
 from transformers import GenerationConfig
 
 from sps import __version__
-from sps.config.node import Node
 from sps.config.recipe import Recipe
 from sps.evaluate.scores import Scores, load_scores
 from sps.evaluate.tables import shown_ks
@@ -26,6 +25,7 @@ from sps.policy.load import Policy
 from sps.run.disk import write_whole
 from sps.run.folder import RECORD, checkpoint_path, scores_path
 from sps.run.track import read_records
+from sps.schema import Node
 from sps.types import Problem
 
 Record = dict[str, Any]  # one of metrics.jsonl
@@ -160,6 +160,12 @@ _NAMES = {
     "dr_grpo": "Dr. GRPO",
     "pass_at_k": "Pass@k training",
     "w_reinforce": "weighted REINFORCE",
+    "maxrl": "MaxRL",
+    "differential_smoothing": "differential smoothing",
+    "rs_grpo": "RS-GRPO",
+    "unlikeliness": "the unlikeliness reward",
+    "kl_cov": "KL-Cov",
+    "clip_cov": "Clip-Cov",
 }
 
 

@@ -6,21 +6,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sps.algo.rl import (
-    ALGORITHMS,
-    Terms,
-    engine_gap,
-    entropy_bonus,
-    overlong_penalty,
-    policy_loss,
-    truncated_weight,
-)
+from sps.algo.rl import Terms, engine_gap, entropy_bonus, policy_loss, truncated_weight
+from sps.algo.table import algorithm_of
+from sps.phases.batch import make_batch, shaped
 from sps.phases.run import Run
 from sps.phases.schedule import Phase
 from sps.policy.logprobs import Rows, micro_batches, token_logprobs
@@ -65,10 +58,10 @@ def draw_groups(run: Run, step: int, count: int) -> tuple[list[Group], Metrics]:
 
     `seconds/verify` of the metrics is what all draws together waited for verdicts.
     """
-    resample = getattr(run.recipe.rl.algorithm, "max_resample_times", 0)
+    resample = algorithm_of(run.recipe.rl.algorithm).resample
     drawn: list[Group] = []
     useful: list[Group] = []
-    waited, rows = 0.0, getattr(run.engine, "max_rows", 0)
+    waited, rows = 0.0, run.engine.max_rows
     for attempt in range(1 + resample):
         fresh, more = _draw(run, step, count - len(useful), attempt, first_group=len(drawn))
         drawn += fresh
@@ -82,39 +75,9 @@ def draw_groups(run: Run, step: int, count: int) -> tuple[list[Group], Metrics]:
     dull = [group for group in drawn if not _disagrees(group)]
     groups = (useful + dull)[:count] if resample else drawn
     metrics = {**_drawn_metrics(drawn, groups), "seconds/verify": waited}
-    left = getattr(run.engine, "max_rows", 0)
-    if left < rows:  # memory ran out
-        metrics["rows_at_once"] = left
+    if run.engine.max_rows < rows:  # memory ran out
+        metrics["rows_at_once"] = run.engine.max_rows
     return groups, metrics
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What one optimizer step learns from."""
-
-    rollouts: list[Rollout]
-    adv_B: Tensor
-    weight_B: Tensor  # of each token of a rollout, in the mean over all of them
-    used: np.ndarray  # which rollouts have a gradient
-
-    @property
-    def learnt(self) -> list[Rollout]:
-        """Rows without advantage cost nothing, unless a KL or a bonus has them."""
-        return [self.rollouts[i] for i in self.used]
-
-
-def make_batch(run: Run, groups: Sequence[Group]) -> Batch:
-    """Advantages and weights of some groups, by the recipe's algorithm."""
-    recipe, settings = run.recipe, run.recipe.rl.algorithm
-    algorithm = ALGORITHMS[settings.type]
-    rollouts = [rollout for group in groups for rollout in group]
-    reward_PG = torch.tensor([[r.reward for r in group] for group in groups])
-    own = {name: getattr(settings, name) for name in algorithm.settings}
-    adv_B = algorithm.advantage(reward_PG, **own).flatten()
-    length_B = torch.tensor([len(r.ids) for r in rollouts])
-    weight_B = algorithm.weight(length_B, recipe.rollout.max_new_tokens)
-    live = (adv_B != 0).numpy() | (settings.beta > 0) | (recipe.rl.entropy > 0)
-    return Batch(rollouts, adv_B, weight_B, np.flatnonzero(live))
 
 
 Old = dict[
@@ -165,8 +128,7 @@ def rl_step(run: Run, step: int, groups: Sequence[Group], old: Old | None = None
     """One optimizer step. `old` is what `sampler_logprobs` gave, once the policy has moved."""
     recipe, policy = run.recipe, run.policy
     settings, batch = recipe.rl.algorithm, make_batch(run, groups)
-    algorithm = ALGORITHMS[settings.type]
-    high = getattr(settings, "eps_high", settings.eps)
+    algorithm = algorithm_of(settings)
 
     def part_loss(rows: Rows, new_BT: Tensor, entropy_BT: Tensor) -> tuple[Tensor, dict]:
         old_BT = new_BT.detach() if old is None else _filled(old, rows)
@@ -180,8 +142,9 @@ def rl_step(run: Run, step: int, groups: Sequence[Group], old: Old | None = None
             batch.weight_B[which].to(new_BT.device),
             rows.mask_BT,
             correct_BT,
+            None if batch.chosen is None else _filled(batch.chosen, rows).bool(),
         )
-        loss, sums = policy_loss(terms, algorithm, settings.eps, high, settings.beta)
+        loss, sums = policy_loss(terms, algorithm, settings.beta)
         if recipe.rl.entropy:
             bonus = entropy_bonus(entropy_BT, terms.weight_B, rows.mask_BT)
             loss = loss - recipe.rl.entropy * bonus
@@ -237,6 +200,7 @@ def _draw(
         [_rollout(run, step, first_group + i, problem, *drawn[i, sample]) for sample in everyone]
         for i, problem in mine
     ]
+    groups = shaped(algorithm_of(run.recipe.rl.algorithm), groups, settings.max_new_tokens)
     everything = sorted(run.ranks.gather(groups), key=lambda group: group[0].group)
     return everything, waited
 
@@ -245,15 +209,12 @@ def _rollout(
     run: Run, step: int, group: int, problem: Problem, c: Completion, future: Future[Verdict]
 ) -> Rollout:
     verdict = future.result()
-    cache = getattr(run.recipe.rl.algorithm, "soft_cache_length", 0)
-    limit = run.recipe.rollout.max_new_tokens
-    penalty = float(overlong_penalty(torch.tensor([len(c.ids)]), limit, cache)) if cache else 0.0
     return Rollout(
         problem.id,
         np.array(run.prompt_ids(problem), dtype=np.int32),
         c.ids,
         c.logprobs,
-        verdict.reward + penalty,
+        verdict.reward,
         verdict,
         step,
         run.policy.version,

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, logging
 
-from sps.algo.logits import finished
 from sps.config.recipe import Lora
 from sps.errors import UserError
+from sps.logits import scaled_logits
 from sps.policy.cpu_attention import use_short
 from sps.policy.files import base_of, check_files, check_loaded, in_one_line
 from sps.policy.layers import compile_layers, recompute_layers
@@ -232,7 +232,7 @@ def check_logits(model: Any, where: str) -> None:
     """Compare the model's own logits with ours: a change we do not know would go unnoticed."""
     ids = torch.arange(4, device=model.device)[None]
     hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
-    ours = finished(model.get_output_embeddings()(hidden), model.config)
+    ours = scaled_logits(model.get_output_embeddings()(hidden), model.config)
     own = model(input_ids=ids, use_cache=False).logits
     if not own.isfinite().all():
         raise UserError(

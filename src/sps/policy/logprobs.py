@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from sps.algo.logits import finished, logit_change
+from sps.logits import logit_change, scaled_logits
 from sps.ranks import ALONE, Ranks
 
 _LOGITS_AT_ONCE = 2**28  # numbers in the largest logits tensor: 512 MiB in bf16
@@ -165,7 +165,7 @@ def _head(
 
 
 def _chosen(hidden_ND, target_N, head, config, temperature, entropy_grad):
-    logits_NV = finished(head(hidden_ND).float(), config)
+    logits_NV = scaled_logits(head(hidden_ND).float(), config)
     logp_NV = (logits_NV / temperature if temperature != 1 else logits_NV).log_softmax(-1)
     with torch.set_grad_enabled(entropy_grad and torch.is_grad_enabled()):
         entropy_N = -(logp_NV.exp() * logp_NV).sum(-1)

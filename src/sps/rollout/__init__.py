@@ -1,4 +1,7 @@
-"""Rollout engines: token ids in, sampled token ids and their log-probabilities out."""
+"""Rollout engines: token ids in, sampled token ids and their log-probabilities out.
+
+ENGINES in table.py lists them.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,11 @@ from sps.types import Completion, Request, Sampling
 
 class RolloutEngine(Protocol):
     """Draws completions from the policy it was last given."""
+
+    @property
+    def max_rows(self) -> int:
+        """Sequences drawn at once; fewer than before where memory ran out."""
+        ...
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[Completion]:
         """Every sample of every request, each once, as they finish and in any order."""

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from sps.config.recipe import Vllm
 from sps.errors import RunFailed, UserError
 from sps.rollout.native.layers import head_width
+from sps.rollout.table import VllmConfig
 from sps.types import Completion, Request, Sampling
 
 _WAIT = 120.0  # seconds for a server to come up
@@ -36,10 +36,17 @@ _COMMAND = (
 )
 
 
+def make(policy: Any, max_rows: int, ranks: Any, settings: VllmConfig) -> VllmEngine:
+    """vLLM in this process or on a server, as the settings say."""
+    return VllmEngine(policy, settings, ranks.accelerator, max_rows)
+
+
 class VllmEngine:
     """Draws with vLLM, which holds weights of its own; `policy` says where they come from."""
 
-    def __init__(self, policy: Any, settings: Vllm, accelerator: Any = None, max_rows: int = 2048):
+    def __init__(
+        self, policy: Any, settings: VllmConfig, accelerator: Any = None, max_rows: int = 2048
+    ):
         self.policy, self.settings, self.model = policy, settings, policy.model
         self.max_rows = min(max_rows, _MOST_ROWS)
         self._bridge = _bridge()
@@ -115,9 +122,9 @@ class VllmEngine:
             if self.settings.mode == "server" or self.settings.tensor_parallel > 1:
                 from accelerate.utils import gather_object
 
-                told = gather_object([(count, sorted(sizes))])
-                count = max(n for n, _ in told)
-                sizes = {size for _, each in told for size in each}
+                counts = gather_object([(count, sorted(sizes))])
+                count = max(n for n, _ in counts)
+                sizes = {size for _, each in counts for size in each}
             else:
                 count = max(count, 1)
         group = next(iter(sizes)) if self.settings.mode == "server" and len(sizes) == 1 else 1
@@ -132,8 +139,8 @@ class VllmEngine:
                 if self.accelerator.num_processes == 1:
                     os.environ["MASTER_PORT"] = "auto"  # the bridge then finds a free one
                 stack.enter_context(_weights_on_disk(model, self.policy.tokenizer))
-                told = partial(self._bridge.LLM, **_untold(model, self.on_cpu))
-                stack.enter_context(_replaced(self._bridge, "LLM", told))
+                start = partial(self._bridge.LLM, **_vllm_arguments(model, self.on_cpu))
+                stack.enter_context(_replaced(self._bridge, "LLM", start))
                 if self.on_cpu:
                     stack.enter_context(_plain_linear(model))
                     if self.accelerator.num_processes > 1:
@@ -206,7 +213,7 @@ def _bridge() -> Any:
     return vllm_generation
 
 
-def _untold(model: Any, on_cpu: bool) -> dict[str, Any]:
+def _vllm_arguments(model: Any, on_cpu: bool) -> dict[str, Any]:
     """What vLLM should know and the bridge has no way to pass on."""
     # vLLM left alone rounds a float32 model to bfloat16, whatever the trainer does.
     dtype = str(getattr(model, "compute_dtype", model.dtype)).removeprefix("torch.")

@@ -9,11 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Literal
 
+from sps.data.config import DataConfig
 from sps.errors import UserError
-from sps.tasks import answers
-from sps.tasks.prompts import LETTER, Prompt, render
-from sps.types import Problem, Verdict
+from sps.schema import Template
+from sps.tasks import Bench, TaskType, answers
+from sps.tasks.prompts import LETTER
+from sps.tasks.questions import Questions, bench_problems
+from sps.types import Finding, Problem, Verdict
 
 LETTERS = "ABCDEFGHIJ"
 _OPTION = re.compile(r"^[^\S\n]*\(?([A-J]|[1-9])[).:]\s*(.*)$", re.MULTILINE)
@@ -28,7 +32,14 @@ _NAMED = re.compile(r"(?<![\w\\])([A-J1-9])(?![\w'])")
 _TAIL = 6000
 
 
-class Choice:
+class ChoiceConfig(DataConfig):
+    """Questions with lettered options."""
+
+    type: Literal["choice"] = "choice"
+    template: Template = "chat"
+
+
+class Choice(Questions):
     """Questions with lettered options."""
 
     name = "choice"
@@ -39,25 +50,30 @@ class Choice:
         template: str = "chat",
         instruction: str = LETTER,
         cut: str = "zero",
+        findings: Callable[[], Sequence[Finding]] = tuple,
     ):
-        self.splits, self.template, self.instruction, self.cut = splits, template, instruction, cut
-
-    def problems(self, split: str) -> list[Problem]:
-        """The problems it was given."""
-        return self.splits[split]
-
-    def prompt(self, problem: Problem) -> Prompt:
-        """The question with its options, in the chosen template."""
-        return render(self.template, problem.question, self.instruction, problem.meta)
+        super().__init__(splits, template, instruction, cut, findings)
 
     def judge(self, problem: Problem, text: str, finished: bool) -> Verdict:
         """See `judge`."""
         return judge(problem, text, finished, self.cut)
 
 
-def make_judge(cut: str = "zero") -> Callable[[Problem, str, bool], Verdict]:
-    """For a pool; the judge is fast enough to run without one."""
-    return lambda problem, text, finished: judge(problem, text, finished, cut)
+def _make(t: ChoiceConfig) -> Choice:
+    from sps.data.splits import read_questions  # pyarrow
+
+    read = read_questions(t, labelled)
+    return Choice(read.splits, t.template, t.instruction or LETTER, t.cut, read.findings)
+
+
+def _bench(asked: Bench) -> Choice:
+    problems = bench_problems(asked)
+    if asked.data_dir:  # the hub's rows are labelled as they are read
+        problems = labelled(problems, f"--data-dir: benchmark {asked.name}")
+    return Choice({"test": problems}, asked.template, asked.instruction or LETTER, asked.cut)
+
+
+TYPE = TaskType(ChoiceConfig, _make, _bench)
 
 
 def format_options(question: str, options: Sequence[str], labels: Sequence[str] = LETTERS) -> str:

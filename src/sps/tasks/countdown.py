@@ -11,14 +11,18 @@ from __future__ import annotations
 
 import hashlib
 import random
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cache, lru_cache
 from math import comb
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
 
 from sps.errors import UserError
+from sps.schema import Node, NonNegative, Positive
+from sps.tasks import Bench, Task, TaskType
+from sps.tasks.arithmetic import Malformed, Number, Reader, apply, shown, tokens_of
 from sps.types import Problem, Verdict
 
 OPS = ("+", "-", "*", "/")
@@ -27,7 +31,26 @@ SPLITS = {"train": range(0, 80), "validation": range(80, 90), "test": range(90, 
 # made of them is cached under a name that does not say.
 _ATTEMPTED = 84_000
 State = tuple[int, ...]  # the numbers still to be used, sorted
-Number = int | Fraction  # exact; integers stay integers, which are many times faster
+
+
+class CountdownConfig(Node):
+    """Reach a target from a few numbers, each used exactly once. Generated, nothing to download."""
+
+    type: Literal["countdown"] = "countdown"
+    numbers: Annotated[int, Field(ge=2, le=6)] = 4
+    low: NonNegative = 1
+    high: Positive = 10
+    max_value: Positive = 99  # of any intermediate result and of the target
+    seed: NonNegative = 0  # of the split
+    train: Positive = 1000
+    validation: Positive = 200
+    test: Positive = 200
+
+    @model_validator(mode="after")
+    def _range(self) -> CountdownConfig:
+        if self.low > self.high:
+            raise ValueError(f"low ({self.low}) is above high ({self.high})")
+        return self
 
 
 @dataclass(frozen=True)
@@ -51,7 +74,7 @@ def moves(state: State, max_value: int) -> tuple[Move, ...]:
                 continue
             others = tuple(x for k, x in enumerate(state) if k not in (i, j))
             for op in OPS:
-                value = _apply(op, a, b)
+                value = apply(op, a, b)
                 if value is not None and value.denominator == 1 and 0 <= value <= max_value:
                     rest = tuple(sorted((*others, int(value))))
                     found[a, op, b] = Move(a, op, b, int(value), rest)
@@ -67,7 +90,7 @@ def reachable(state: State, max_value: int) -> frozenset[int]:
     return frozenset().union(*(reachable(rest, max_value) for rest in rests))
 
 
-class Countdown:
+class Countdown(Task):
     """The task: seeded problems in three disjoint splits."""
 
     name = "countdown"
@@ -99,6 +122,10 @@ class Countdown:
     def judge(self, problem: Problem, text: str, finished: bool) -> Verdict:
         """See `judge`."""
         return judge(problem, text, finished)
+
+    def mode(self, problem: Problem, text: str) -> str | None:
+        """See `mode`."""
+        return mode(text)
 
     def vocabulary(self) -> list[str]:
         """One token a number and a sign; '.' ends a trajectory."""
@@ -197,7 +224,7 @@ def judge(problem: Problem, text: str, finished: bool = True) -> Verdict:
     """Exact verdict; `detail` names the first thing that is wrong."""
     if not finished:
         return Verdict("truncated", 0.0, "truncated")
-    tokens = _tokens(text)
+    tokens = tokens_of(text)
     if tokens is None:
         return Verdict("unparsed", 0.0, "malformed")
     if not tokens:
@@ -206,44 +233,48 @@ def judge(problem: Problem, text: str, finished: bool = True) -> Verdict:
     target = problem.meta["target"]
     try:
         value, detail = (_read_steps if "=" in tokens else _read_single)(tokens, pool)
-    except _Malformed:
+    except Malformed:
         return Verdict("unparsed", 0.0, "malformed")
     except ZeroDivisionError:
         return Verdict("wrong", 0.0, "division_by_zero")
     if detail:
-        return Verdict("wrong", 0.0, detail, _shown(value))
+        return Verdict("wrong", 0.0, detail, shown(value))
     if value != target:
-        return Verdict("wrong", 0.0, "wrong_target", _shown(value))
+        return Verdict("wrong", 0.0, "wrong_target", shown(value))
     return Verdict("correct", 1.0, "correct", str(value))
 
 
-def _shown(value: Number) -> str:
-    # Python refuses to write out integers of thousands of digits.
-    size = max(value.numerator.bit_length(), value.denominator.bit_length())
-    return str(value) if size <= 200 else "huge"
+def mode(text: str) -> str | None:
+    """The steps of a trajectory or an expression, each of two numbers, as a sorted list.
 
-
-class _Malformed(Exception):
-    """The text is not in the grammar."""
-
-
-def _tokens(text: str) -> list[str] | None:
-    """Numbers, signs and brackets; one final '.' is dropped; None if anything else is there."""
-    body = text.strip()
-    body = body[:-1] if body.endswith(".") else body
-    tokens = re.findall(r"[0-9]{1,18}|[-+*/()=]", body)
-    return tokens if "".join(tokens) == "".join(body.split()) else None
+    So the order of steps that do not need each other and the operands of + and * do not matter:
+    `8 * 10 = 80 5 + 80 = 85` and `10 * 8 + 5` are one solution. None for what cannot be read.
+    """
+    tokens = tokens_of(text)
+    if not tokens:
+        return None
+    reader = Reader(tokens)
+    try:
+        while reader.left:
+            reader.expression()
+            if reader.left:
+                reader.stated()
+    except (Malformed, ZeroDivisionError):
+        return None
+    steps = []
+    for a, op, b in reader.steps:
+        first, second = sorted((a, b)) if op in "+*" else (a, b)
+        steps.append(f"{shown(first)} {op} {shown(second)}")
+    return ", ".join(sorted(steps))
 
 
 def _read_steps(tokens: list[str], pool: list[Number]) -> tuple[Number, str]:
     """Read `expression = value` steps; each uses numbers of the pool and adds its value to it."""
-    at, value = 0, 0
-    while at < len(tokens):
-        value, used, at = _expression(tokens, at)
-        if at + 1 >= len(tokens) or tokens[at] != "=" or not tokens[at + 1].isdigit():
-            raise _Malformed
-        stated, at = int(tokens[at + 1]), at + 2
-        if not _take(used, pool):
+    reader, value = Reader(tokens), 0
+    while reader.left:
+        reader.used = []
+        value, stated = reader.expression(), reader.stated()
+        if not _take(reader.used, pool):
             return stated, "number_not_available"
         if stated != value:
             return stated, "wrong_arithmetic"
@@ -252,10 +283,11 @@ def _read_steps(tokens: list[str], pool: list[Number]) -> tuple[Number, str]:
 
 
 def _read_single(tokens: list[str], pool: list[Number]) -> tuple[Number, str]:
-    value, used, at = _expression(tokens, 0)
-    if at != len(tokens):
-        raise _Malformed
-    if not _take(used, pool):
+    reader = Reader(tokens)
+    value = reader.expression()
+    if reader.left:
+        raise Malformed
+    if not _take(reader.used, pool):
         return value, "number_not_available"
     return value, "unused_numbers" if pool else ""
 
@@ -269,55 +301,21 @@ def _take(used: list[Number], pool: list[Number]) -> bool:
     return True
 
 
-Parsed = tuple[Number, list[Number], int]  # value, the numbers used, where reading stopped
+def _make(t: CountdownConfig) -> Countdown:
+    sizes = {"train": t.train, "validation": t.validation, "test": t.test}
+    return Countdown(t.numbers, t.low, t.high, t.max_value, t.seed, sizes)
 
 
-def _expression(tokens: list[str], at: int, depth: int = 0) -> Parsed:
-    value, used, at = _term(tokens, at, depth)
-    while at < len(tokens) and tokens[at] in "+-":
-        right, more, end = _term(tokens, at + 1, depth)
-        value, used, at = _must(tokens[at], value, right), used + more, end
-    return value, used, at
+def _bench(asked: Bench) -> Countdown:
+    if asked.name != "countdown":
+        raise UserError(f"--bench {asked.name}: countdown takes no argument; write countdown")
+    return Countdown()
 
 
-def _term(tokens: list[str], at: int, depth: int) -> Parsed:
-    value, used, at = _atom(tokens, at, depth)
-    while at < len(tokens) and tokens[at] in "*/":
-        right, more, end = _atom(tokens, at + 1, depth)
-        value, used, at = _must(tokens[at], value, right), used + more, end
-    return value, used, at
-
-
-def _atom(tokens: list[str], at: int, depth: int) -> Parsed:
-    if at >= len(tokens) or depth > 50:
-        raise _Malformed
-    if tokens[at].isdigit():
-        number = int(tokens[at])
-        return number, [number], at + 1
-    if tokens[at] != "(":
-        raise _Malformed
-    value, used, at = _expression(tokens, at + 1, depth + 1)
-    if at >= len(tokens) or tokens[at] != ")":
-        raise _Malformed
-    return value, used, at + 1
-
-
-def _must(op: str, a: Number, b: Number) -> Number:
-    value = _apply(op, a, b)
-    if value is None:
-        raise ZeroDivisionError
-    return value
-
-
-def _apply(op: str, a: Number, b: Number) -> Number | None:
-    """The exact result, an integer where it is one; None for a division by zero."""
-    if op == "+":
-        return a + b
-    if op == "-":
-        return a - b
-    if op == "*":
-        return a * b
-    if b == 0:
-        return None
-    value = Fraction(a) / b
-    return value.numerator if value.denominator == 1 else value
+TYPE = TaskType(
+    CountdownConfig,
+    _make,
+    _bench,
+    generates=True,
+    embedded=("numbers", "low", "high", "max_value", "seed"),
+)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from sps.types import Problem, Verdict
 
@@ -21,6 +22,36 @@ class Verifier(Protocol):
     def close(self) -> None:
         """End every worker."""
         ...
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Worker processes for a judge that may hang, or that evaluates what it reads."""
+
+    judge: str  # its factory, `package.module:function`
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the factory; plain JSON
+    workers: int = 0  # 0: one a core
+    time_limit: float = 6.0  # seconds a verdict may take
+    fresh: bool = False  # a new process an answer
+
+
+class Judged(Protocol):
+    """What a verifier needs to know of a task."""
+
+    pool: Pool | None
+
+    def judge(self, problem: Problem, text: str, finished: bool) -> Verdict:
+        """The verdict, in this process."""
+        ...
+
+
+def open_verifier(task: Judged) -> Verifier:
+    """In worker processes where the task asks for them, else in this one."""
+    if task.pool is None:
+        return InlineVerifier(task.judge)
+    from sps.verify.pool import VerifierPool
+
+    return VerifierPool(**vars(task.pool))
 
 
 class InlineVerifier:

@@ -11,19 +11,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sps.algo.rivals import pass_at_k, weighted_reinforce
 from sps.algo.rl import (
-    ALGORITHMS,
     Terms,
     centred,
     clipped,
+    clipped_surrogate,
     constant_length,
     engine_gap,
     entropy_bonus,
     k3,
     mean_of_sequence_means,
     normalised,
-    of_k,
-    of_sign,
     overlong_penalty,
     policy_loss,
     sequence_ratio,
@@ -31,6 +30,8 @@ from sps.algo.rl import (
     token_ratio,
     truncated_weight,
 )
+from sps.algo.table import ALGORITHMS, algorithm_of
+from sps.config.rl import RL, Grpo
 
 rewards = st.lists(st.floats(-2, 2, width=32), min_size=2, max_size=16)
 seeds = st.integers(0, 2**31 - 1)
@@ -45,13 +46,30 @@ def random_batch(seed: int, rows: int, tokens: int) -> dict[str, torch.Tensor]:
     length = torch.randint(1, tokens + 1, (rows,), generator=rng)
     mask = torch.arange(tokens)[None] < length[:, None]
     adv = torch.randn(rows, generator=rng, dtype=torch.float64)
-    return {"new": new, "old": old, "ref": ref, "length": length, "mask": mask, "adv": adv}
+    chosen = mask & (torch.rand(rows, tokens, generator=rng) < 0.3)
+    return {
+        "new": new, "old": old, "ref": ref, "length": length, "mask": mask, "adv": adv,
+        "chosen": chosen,
+    }  # fmt: skip
 
 
-def loss_and_gradient(batch, name, weight, beta=0.1, low=0.2, high=0.28):
+def named(name):
+    """An algorithm with its defaults."""
+    return algorithm_of(RL(algorithm={"type": name}).algorithm)
+
+
+def clipping(low, high, **changes):
+    """GRPO with other bounds."""
+    return replace(algorithm_of(Grpo()), surrogate=clipped_surrogate(low, high), **changes)
+
+
+def loss_and_gradient(batch, name, weight, beta=0.1):
     new = batch["new"].clone().requires_grad_()
-    terms = Terms(new, batch["old"], batch["ref"], batch["adv"], weight, batch["mask"])
-    loss, sums = policy_loss(terms, ALGORITHMS[name], low, high, beta)
+    chosen = batch["chosen"] if named(name).choose else None
+    terms = Terms(
+        new, batch["old"], batch["ref"], batch["adv"], weight, batch["mask"], None, chosen
+    )
+    loss, sums = policy_loss(terms, named(name), beta)
     loss.backward()
     return loss.detach(), new.grad, sums
 
@@ -83,13 +101,14 @@ def test_normalised_advantage_by_hand():
 @given(seeds, st.sampled_from(sorted(ALGORITHMS)), st.sampled_from([0.0, 7.5, -math.inf, math.nan]))
 def test_padding_leaves_loss_and_gradient_unchanged(seed, name, filler):
     batch = random_batch(seed, rows=4, tokens=5)
-    weight = ALGORITHMS[name].weight(batch["length"], 9)
+    weight = named(name).weight(batch["length"], 9)
     loss, gradient, sums = loss_and_gradient(batch, name, weight)
     wide = dict(batch)
     for key in ("new", "old", "ref"):
         torn = torch.where(batch["mask"], batch[key], filler)
         wide[key] = torch.cat([torn, torch.full((4, 3), filler, dtype=torch.float64)], 1)
-    wide["mask"] = torch.cat([batch["mask"], torch.zeros(4, 3, dtype=torch.bool)], 1)
+    for key in ("mask", "chosen"):
+        wide[key] = torch.cat([batch[key], torch.zeros(4, 3, dtype=torch.bool)], 1)
     wide_loss, wide_gradient, wide_sums = loss_and_gradient(wide, name, weight)
     assert float(wide_loss) == pytest.approx(float(loss), abs=1e-12)
     assert torch.allclose(wide_gradient[:, :5], gradient, atol=1e-12)
@@ -103,7 +122,7 @@ def test_padding_leaves_loss_and_gradient_unchanged(seed, name, filler):
 @given(seeds, st.sampled_from(sorted(ALGORITHMS)), st.integers(1, 5))
 def test_micro_batches_add_up_to_one_batch(seed, name, cut):
     batch = random_batch(seed, rows=6, tokens=5)
-    weight = ALGORITHMS[name].weight(batch["length"], 9)
+    weight = named(name).weight(batch["length"], 9)
     loss, gradient, sums = loss_and_gradient(batch, name, weight)
     halves = []
     for part in (slice(0, cut), slice(cut, 6)):
@@ -155,17 +174,17 @@ def test_clipped_share_counts_only_tokens_where_the_clip_binds():
     adv = torch.tensor([row[1] for row in CLIP], dtype=torch.float64)
     mask, weight = torch.ones(6, 1, dtype=torch.bool), torch.ones(6)
     terms = Terms(new, torch.zeros_like(new), None, adv, weight, mask)
-    _, sums = policy_loss(terms, ALGORITHMS["grpo"], 0.2, 0.28, 0.0)
+    _, sums = policy_loss(terms, clipping(0.2, 0.28), 0.0)
     assert int(sums["clipped"]) == 2  # the first and the fourth row of CLIP
     assert float(sums["ratio"]) == pytest.approx(sum(row[0] for row in CLIP))
 
 
 def test_a_ratio_at_its_bound_is_not_clipped():
     """Ratios of 1.5 and 0.5, as they are, with bounds of just that."""
-    exact = replace(ALGORITHMS["grpo"], ratio=lambda new, old, mask: new)
+    exact = clipping(0.5, 0.5, ratio=lambda new, old, mask: new)
     ratio = torch.tensor([[1.5], [0.5], [1.75], [0.25]], dtype=torch.float64)
     adv, mask = torch.tensor([1.0, -1, 1, -1], dtype=torch.float64), ratio > 0
-    _, sums = policy_loss(Terms(ratio, ratio, None, adv, torch.ones(4), mask), exact, 0.5, 0.5, 0.0)
+    _, sums = policy_loss(Terms(ratio, ratio, None, adv, torch.ones(4), mask), exact, 0.0)
     assert int(sums["clipped"]) == 2
 
 
@@ -173,9 +192,7 @@ def test_no_reference_is_no_kl():
     batch = random_batch(0, rows=3, tokens=4)
     terms = Terms(*(batch[key] for key in ("new", "old")), None, batch["adv"], torch.ones(3),
                   batch["mask"])  # fmt: skip
-    (loss, sums), (plain, _) = (
-        policy_loss(terms, ALGORITHMS["grpo"], 0.2, 0.2, beta) for beta in (0.1, 0.0)
-    )
+    (loss, sums), (plain, _) = (policy_loss(terms, clipping(0.2, 0.2), beta) for beta in (0.1, 0.0))
     assert loss == plain
     assert "kl" not in sums
 
@@ -225,9 +242,11 @@ def test_on_policy_gradient_is_minus_advantage_times_weight(seed, name):
     # which the T tokens of the sequence give back T times).
     batch = random_batch(seed, rows=4, tokens=5)
     batch["old"] = batch["new"]
-    weight = ALGORITHMS[name].weight(batch["length"], 9).double()
+    weight = named(name).weight(batch["length"], 9).double()
     _, gradient, _ = loss_and_gradient(batch, name, weight, beta=0.0)
-    want = -(batch["adv"] * weight)[:, None] * batch["mask"]
+    # Clip-Cov alone leaves tokens out; KL-Cov's penalty has no gradient yet.
+    learnt = batch["mask"] & ~batch["chosen"] if name == "clip_cov" else batch["mask"]
+    want = -(batch["adv"] * weight)[:, None] * learnt
     assert torch.allclose(gradient, want, atol=1e-12)
 
 
@@ -261,7 +280,7 @@ def test_correction_weighs_the_surrogate_and_leaves_the_kl():
     correct = torch.tensor([[0.5, 2.0]], dtype=torch.float64)
     half = torch.tensor([0.5], dtype=torch.float64)
     terms = Terms(new, new.detach(), ref, adv, half, mask, correct)
-    loss, _ = policy_loss(terms, ALGORITHMS["grpo"], 0.2, 0.2, beta=0.1)
+    loss, _ = policy_loss(terms, clipping(0.2, 0.2), beta=0.1)
     kl = math.exp(-0.5) + 0.5 - 1
     assert float(loss.detach()) == pytest.approx(-2.5 + 0.1 * kl / 2)
     loss.backward()
@@ -271,7 +290,7 @@ def test_correction_weighs_the_surrogate_and_leaves_the_kl():
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 8])
-def test_pass_at_k_is_the_mean_advantage_over_all_sets_of_k(n):
+def test_pass_at_k_is_the_mean_advantage_over_all_sets_pass_at_k(n):
     for k in range(1, n + 1):
         for right in range(n + 1):
             reward = torch.zeros(1, n, dtype=torch.float64)
@@ -284,14 +303,14 @@ def test_pass_at_k_is_the_mean_advantage_over_all_sets_of_k(n):
                 torch.stack([a for a, s in zip(scaled, sets, strict=True) if i in s]).mean()
                 for i in range(n)
             ]
-            got = of_k(reward, k)[0]
+            got = pass_at_k(reward, k)[0]
             assert got.dtype == reward.dtype
             torch.testing.assert_close(got.float(), torch.stack(want))
 
 
 def test_pass_at_k_leaves_alone_what_any_k_samples_solve():
     reward = torch.tensor([[1.0, 1, 1, 1, 1, 1, 0, 0], [1, 0, 0, 0, 0, 0, 0, 0]])
-    easy, hard = of_k(reward, 4)
+    easy, hard = pass_at_k(reward, 4)
     assert not easy.any()  # two wrong of eight: every set of four has a right one
     assert hard[0] > 0 > hard[1]
     assert normalised(reward)[0].any()  # where GRPO still sharpens
@@ -300,7 +319,7 @@ def test_pass_at_k_leaves_alone_what_any_k_samples_solve():
 def test_weighted_reinforce_learns_from_every_wrong_answer():
     reward = torch.tensor([[1.0, 0, 0], [0, 0, 0], [1, 1, 1]])
     want = torch.tensor([[0.1, -1, -1], [-1, -1, -1], [0.1, 0.1, 0.1]])
-    torch.testing.assert_close(of_sign(reward, 0.1), want)
+    torch.testing.assert_close(weighted_reinforce(reward, 0.1), want)
 
 
 def test_entropy_bonus_is_the_mean_of_real_tokens():

@@ -9,7 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sps.algo.rl import ALGORITHMS, Terms, normalised, policy_loss
+from sps.algo.rl import Terms, normalised, policy_loss
+from sps.algo.table import algorithm_of
+from sps.config.rl import RL
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -83,9 +85,12 @@ def trl_loss(name, t, low, high, beta):
 
 def our_loss(name, t, low, high, beta):
     new = t.new.clone().requires_grad_()
-    weight = ALGORITHMS[name].weight(t.length, LIMIT)
-    terms = Terms(new, t.old, t.ref, t.adv, weight, t.mask)
-    loss, sums = policy_loss(terms, ALGORITHMS[name], low, high, beta)
+    keys = {"max_ratio": high} if name == "cispo" else {"eps": low}
+    if name in ("dapo", "gspo"):
+        keys["eps_high"] = high
+    algorithm = algorithm_of(RL(algorithm={"type": name, **keys}).algorithm)
+    terms = Terms(new, t.old, t.ref, t.adv, algorithm.weight(t.length, LIMIT), t.mask)
+    loss, sums = policy_loss(terms, algorithm, beta)
     loss.backward()
     return loss.item(), new.grad, sums
 

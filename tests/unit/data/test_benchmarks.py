@@ -9,8 +9,8 @@ import pytest
 from sps.data.benchmarks import BENCHMARKS, find_benchmark, load_benchmark
 from sps.errors import UserError
 from sps.tasks import choice
+from sps.tasks.math.judge import _compare_reading, judge
 from sps.tasks.math.reading import read
-from sps.tasks.math.task import _compare_reading, judge
 from sps.types import Problem
 
 DATA = Path(os.environ.get("SPS_DATA", Path(__file__).parents[4] / "shared" / "data"))

@@ -105,16 +105,16 @@ def test_multiple_choice_asks_for_a_letter_and_judges_with_the_cut(tmp_path):
 
 def test_a_gym_task_has_a_hundred_problems_or_as_many_as_asked(monkeypatch):
     pytest.importorskip("reasoning_gym", reason="the extra sps[gym] is not installed")
-    monkeypatch.setattr(command, "VerifierPool", lambda *given, **named: (given, named))
+    monkeypatch.setattr("sps.verify.pool.VerifierPool", lambda **given: given)
     name = "gym:basic_arithmetic"
     part = make_part(name, EvalSettings("m", template="plain"), Machinery(workers=3, cut="judge"))
     assert (part.name, len(part.problems), part.task.template) == (name, 100, "plain")
     few = make_part(name, EvalSettings("m", limit=2), Machinery())
     assert [p.question for p in few.problems] == [p.question for p in part.problems[:2]]
-    (judge, options), pool = part.verifier()
-    assert judge == "sps.tasks.gym.task:make_judge"
+    pool = part.verifier()
+    assert pool.pop("judge") == "sps.tasks.gym.task:make_judge"
     want = {"task": "basic_arithmetic", "settings": {}, "cut": "judge", "unsafe": False}
-    assert options == want
+    assert pool.pop("options") == want
     assert pool == {"workers": 3, "time_limit": 6.0, "fresh": False}
 
 

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from sps.config.recipe import Vllm
 from sps.errors import RunFailed, UserError
 from sps.rollout import vllm
+from sps.rollout.table import VllmConfig
 from sps.rollout.vllm import VllmEngine, _weights_on_disk
 from sps.types import Request, Sampling
 
@@ -65,7 +65,7 @@ def make(monkeypatch):
         accelerator = SimpleNamespace(
             num_processes=processes, is_main_process=True, device=SimpleNamespace(type=device)
         )
-        return VllmEngine(policy, Vllm(mode=mode, **more), accelerator, max_rows=9999)
+        return VllmEngine(policy, VllmConfig(mode=mode, **more), accelerator, max_rows=9999)
 
     monkeypatch.setenv("MASTER_PORT", "auto")
     fake = SimpleNamespace(VLLMGeneration=Bridge, LLM=object)
@@ -195,7 +195,7 @@ def test_vllms_own_refusal_is_said_in_one_line(make, monkeypatch):
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed")
 def test_missing_packages_name_the_extra(policy):
     with pytest.raises(UserError, match=r"vllm is missing; install the extra: sps\[vllm\]"):
-        VllmEngine(policy, Vllm())
+        VllmEngine(policy, VllmConfig())
 
 
 def test_an_unreachable_server_names_the_key_and_the_command(monkeypatch):

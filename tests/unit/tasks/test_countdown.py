@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sps.errors import UserError
-from sps.tasks.countdown import Countdown, judge
+from sps.tasks.countdown import Countdown, judge, mode
 from sps.types import Problem, Verdict
 
 PROBLEM = Problem("cd", "5 10 8 5 -> 90 :", "90", {"numbers": (5, 10, 8, 5), "target": 90})
@@ -217,3 +217,56 @@ def test_vocabulary_spells_every_attempt(task):
     for _ in range(200):
         p, text = next(attempts)
         assert set(f"{p.question} {text}".split()) <= words
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [
+        ("8 * 10 = 80 5 + 80 = 85 5 + 85 = 90 .", "5 + 80, 5 + 85, 8 * 10"),
+        ("10 * 8 = 80 80 + 5 = 85 85 + 5 = 90 .", "5 + 80, 5 + 85, 8 * 10"),  # + and * commute
+        ("10 * 8 + 5 + 5", "5 + 80, 5 + 85, 8 * 10"),  # one expression
+        ("10 * 8 + 5 = 85 85 + 5 = 90", "5 + 80, 5 + 85, 8 * 10"),  # more than one sign a step
+        ("8 * 10 = 80 5 + 5 = 10 80 + 10 = 90 .", "10 + 80, 5 + 5, 8 * 10"),
+        ("5 + 5 = 10 8 * 10 = 80 80 + 10 = 90 .", "10 + 80, 5 + 5, 8 * 10"),  # another order
+        ("9 - 4 = 5", "9 - 4"),
+        ("(7 - 2) / 2", "5 / 2, 7 - 2"),
+        ("2 / 4 + 2 / 4", "1/2 + 1/2, 2 / 4, 2 / 4"),  # a multiset: both quarters count
+        ("7", ""),
+        ("", None),
+        ("8 * = 80", None),
+        ("8 / 0", None),
+    ],
+)
+def test_mode_is_the_steps_in_no_order(text, steps):
+    assert mode(text) == steps
+
+
+def test_a_difference_is_not_its_reverse():
+    assert mode("(1 - 3) * 4") != mode("(3 - 1) * 4")
+    assert mode("4 / 2") != mode("2 / 4")
+
+
+@st.composite
+def trees(draw, numbers):
+    """Two writings of one expression tree: as it is, and with operands of + and * swapped."""
+    if len(numbers) == 1:
+        return str(numbers[0]), str(numbers[0])
+    cut = draw(st.integers(1, len(numbers) - 1))
+    left, right = draw(trees(numbers[:cut])), draw(trees(numbers[cut:]))
+    op = draw(st.sampled_from("+*"))
+    swap = draw(st.booleans())
+    sides = (right[1], left[1]) if swap else (left[1], right[1])
+    return f"({left[0]}) {op} ({right[0]})", f"({sides[0]}) {op} ({sides[1]})"
+
+
+@given(st.lists(st.integers(0, 9), min_size=2, max_size=5).flatmap(trees))
+def test_swapped_operands_are_the_same_solution(both):
+    assert mode(both[0]) == mode(both[1])
+    assert mode(both[0]).count(",") + 1 == both[0].count("+") + both[0].count("*")
+
+
+@given(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9), st.integers(0, 9))
+def test_independent_steps_may_come_in_any_order(a, b, c, d):
+    one, two = f"{a} + {b} = {a + b}", f"{c} * {d} = {c * d}"
+    end = f"{a + b} + {c * d} = {a + b + c * d} ."
+    assert mode(f"{one} {two} {end}") == mode(f"{two} {one} {end}")

@@ -12,11 +12,12 @@ pytest.importorskip("reasoning_gym", reason="the extra sps[gym] is not installed
 
 from reasoning_gym.factory import DATASETS
 
-from sps.build import make_task, make_verifier
+from sps.build import make_task
 from sps.config.load import parse_recipe
 from sps.errors import UserError
 from sps.tasks.gym.scan import evaluator
 from sps.tasks.gym.task import Gym, make_judge, screen
+from sps.verify import open_verifier
 from sps.verify.pool import VerifierPool
 
 # composite has no problems of its own; the other one's verifier takes any answer, and is refused.
@@ -244,7 +245,7 @@ def test_hostile_answers_to_every_task_as_a_recipe_runs_it(task, tmp_path, port)
     recipe = parse_recipe({"task": {**tree, "workers": 2, **named}}, "test")
     made = make_task(recipe)
     problem = made.problems("train")[0]
-    verifier = make_verifier(recipe, made)
+    verifier = open_verifier(made)
     file = tmp_path / "made"
     try:
         texts = filled(HOSTILE + BOMBS, file, port)

@@ -27,7 +27,7 @@ def own_tasks():
         "countdown": (InlineVerifier(countdown.judge), countdown.problems("train")[0]),
         "choice": (InlineVerifier(Choice({"test": [chosen]}).judge), chosen),
         "math": (
-            VerifierPool("sps.tasks.math.task:make_judge", workers=1),
+            VerifierPool("sps.tasks.math.judge:make_judge", workers=1),
             Problem("p", "?", "19"),
         ),
     }

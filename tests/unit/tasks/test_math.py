@@ -5,7 +5,8 @@ import time
 import pytest
 from math_verify import parse, verify
 
-from sps.tasks.math.task import Mathematics, judge, read_gold
+from sps.tasks.math.judge import judge, read_gold
+from sps.tasks.math.task import Mathematics
 from sps.types import Problem
 
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sympy import Rational, pi, sqrt
 
+from sps.tasks.math.judge import judge
 from sps.tasks.math.numbers import Exact, exact
-from sps.tasks.math.task import judge
 
 
 @pytest.mark.parametrize(

@@ -258,7 +258,7 @@ def test_hostile_mathematics_is_judged_and_kills_nothing():
         "": "unparsed",
         "$" * 2000: "unparsed",
     }
-    with VerifierPool("sps.tasks.math.task:make_judge", workers=2, time_limit=10) as pool:
+    with VerifierPool("sps.tasks.math.judge:make_judge", workers=2, time_limit=10) as pool:
         futures = {t: pool.submit(Problem("p", "?", "7"), t, True) for t in texts}
         got = {t: f.result(timeout=120) for t, f in futures.items()}
     assert {t[:40]: v.kind for t, v in got.items()} == {t[:40]: k for t, k in texts.items()}

@@ -18,6 +18,11 @@ class CopiedEngine:
     def __init__(self, engine: RolloutEngine, copy: Any):
         self.engine, self.copy = engine, copy
 
+    @property
+    def max_rows(self) -> int:
+        """Of the engine."""
+        return self.engine.max_rows
+
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[Completion]:
         """As the engine does; ranks need not call it together."""
         return self.engine.generate(requests, sampling)

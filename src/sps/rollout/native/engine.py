@@ -8,20 +8,42 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sps.algo.logits import finished
 from sps.errors import UserError
+from sps.logits import scaled_logits
+from sps.ranks import ALONE
+from sps.rollout import RolloutEngine
 from sps.rollout.native import attention
 from sps.rollout.native import layers as fused
+from sps.rollout.native.copied import CopiedEngine
 from sps.rollout.native.sampling import draw, row_keys, uniforms
 from sps.types import Completion, Request, Sampling
 
 _DROP_BELOW = 0.75  # drop finished rows once the live ones are fewer than this share
+
+
+def make(policy: Any, max_rows: int, ranks: Any, settings: None = None) -> RolloutEngine:
+    """On a GPU replayed graphs, for bf16 and models of a known shape; over sharded weights, a
+    whole copy in the computation's precision on each rank."""
+    if ranks.sharded:
+        copy = deepcopy(policy.model).requires_grad_(False).to(policy.model.compute_dtype)
+        whole = replace(policy, model=copy.to(ranks.accelerator.device))
+        return CopiedEngine(make(whole, max_rows, ALONE), copy)
+    arguments = (policy.model, policy.eos_ids, policy.pad_id, max_rows)
+    on_gpu = policy.model.device.type == "cuda"
+    rounded = getattr(policy.model, "compute_dtype", None) == torch.bfloat16
+    if on_gpu and rounded and fused.supports_kernels(policy.model):
+        from sps.rollout.cuda.engine import CudaEngine  # needs triton, which CPUs may lack
+
+        return CudaEngine(*arguments)
+    return NativeEngine(*arguments)
 
 
 class NativeEngine:
@@ -139,7 +161,7 @@ class NativeEngine:
         return out.last_hidden_state
 
     def _logits(self, hidden_ND: Tensor) -> Tensor:
-        return finished(self.model.get_output_embeddings()(hidden_ND), self.model.config)
+        return scaled_logits(self.model.get_output_embeddings()(hidden_ND), self.model.config)
 
 
 class _Rows:
@@ -156,7 +178,7 @@ class _Rows:
             self.sample_B[at], live[at] = request.samples, True
         self.live_B = torch.from_numpy(live).to(device)
         self.ended_B = torch.zeros(rows, dtype=torch.long, device=device)  # length once ended
-        self.told_B = ~self.live_B  # handed out already, or never wanted
+        self.returned_B = ~self.live_B  # handed out already, or never wanted
         self.ids_BT = torch.zeros(rows, width, dtype=torch.int32, device=device)
         self.logprobs_BT = torch.zeros(rows, width, device=device)
         self.sampling, self.device = sampling, device
@@ -180,8 +202,8 @@ class _Rows:
 
     def finished(self, length: int, last: bool = False) -> list[Completion]:
         """Completions that have ended and were not handed out yet; at the last, all others too."""
-        ready_B = ~self.told_B if last else ~self.told_B & ~self.live_B
-        self.told_B = self.told_B | ready_B
+        ready_B = ~self.returned_B if last else ~self.returned_B & ~self.live_B
+        self.returned_B = self.returned_B | ready_B
         rows = ready_B.nonzero()[:, 0]
         ids, logprobs = self.ids_BT[rows].cpu().numpy(), self.logprobs_BT[rows].cpu().numpy()
         ended = self.ended_B[rows].tolist()
@@ -205,7 +227,7 @@ class _Rows:
         rows = (groups[:, None] * self.group + order_PG).flatten()
         cache.keep(groups, rows, group)
         self.group = group
-        for name in ("live_B", "ended_B", "told_B", "ids_BT", "logprobs_BT", "_uniforms"):
+        for name in ("live_B", "ended_B", "returned_B", "ids_BT", "logprobs_BT", "_uniforms"):
             setattr(self, name, getattr(self, name)[rows])
         kept = rows.cpu().numpy()
         self.index_B, self.sample_B = self.index_B[kept], self.sample_B[kept]

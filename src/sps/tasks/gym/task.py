@@ -12,21 +12,57 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
 
 from sps.errors import UserError
-from sps.tasks import answers
+from sps.schema import Cut, Node, NonNegative, Positive, Seconds, Template
+from sps.tasks import Bench, Task, TaskType, answers
 from sps.tasks.gym import screen
 from sps.tasks.gym.scan import evaluator
 from sps.tasks.prompts import TAGGED, Prompt, render
 from sps.types import Problem, Verdict
+from sps.verify import Pool
 
 _TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _NONSENSE = "?!"  # the answer to nothing
 SOLVED = 0.999  # scores of reasoning-gym are from 0 to 1; some give part of a point for trying
 
 
-class Gym:
+class GymConfig(Node):
+    """A task of reasoning-gym, with its own generator and verifier."""
+
+    type: Literal["gym"] = "gym"
+    name: str  # as reasoning-gym calls it, such as basic_arithmetic
+    settings: dict[str, Any] = Field(default_factory=dict)  # its own settings, such as min_digits
+    seed: NonNegative = 0
+    train: Positive = 1000
+    validation: Positive = 100
+    test: Positive = 200
+    template: Template = "chat"
+    cut: Cut = "zero"
+    time_limit: Seconds = 6.0
+    workers: NonNegative = 0
+    # Tasks that may be used although their verifiers evaluate answers as code; see SECURITY.md.
+    unsafe: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _named(self) -> GymConfig:
+        if others := [name for name in self.unsafe if name != self.name]:
+            raise ValueError(f"unsafe: {others[0]} is not the task of this recipe, {self.name}")
+        return self
+
+    @model_validator(mode="after")
+    def _own_settings(self) -> GymConfig:
+        keys = {"seed": "task.seed", "size": "task.train, task.validation and task.test"}
+        for key, own in keys.items():
+            if key in self.settings:
+                raise ValueError(f"settings.{key}: leave it out and set {own} instead")
+        return self
+
+
+class Gym(Task):
     """Generated problems; the splits are seeded and share no question."""
 
     def __init__(
@@ -38,10 +74,15 @@ class Gym:
         template: str = "chat",
         cut: str = "zero",
         unsafe: Sequence[str] = (),
+        workers: int = 0,
+        time_limit: float = 6.0,
     ):
         self.unsafe = task in unsafe
         self.name, self.task, self.sizes, self.seed = f"gym:{task}", task, sizes, seed
         self.settings, self.template, self.cut = settings or {}, template, cut
+        options = {"task": task, "settings": self.settings, "cut": cut, "unsafe": self.unsafe}
+        judge = "sps.tasks.gym.task:make_judge"
+        self.pool = Pool(judge, options, workers, time_limit, fresh=self.unsafe)
         self._splits: dict[str, list[Problem]] | None = None
 
     def problems(self, split: str) -> list[Problem]:
@@ -94,6 +135,21 @@ class Gym:
             f"task.name: reasoning-gym's verifier of {self.task} takes {_NONSENSE!r} for a right "
             "answer, as it does any other; choose another task"
         )
+
+
+def _make(t: GymConfig) -> Gym:
+    sizes = {"train": t.train, "validation": t.validation, "test": t.test}
+    how = (t.template, t.cut, t.unsafe, t.workers, t.time_limit)
+    return Gym(t.name, sizes, t.seed, t.settings, *how)
+
+
+def _bench(asked: Bench) -> Gym:
+    name, sizes = asked.name.partition(":")[2], {"test": asked.limit or 100}
+    how = (asked.template, asked.cut, asked.unsafe, asked.workers, asked.time_limit)
+    return Gym(name, sizes, 1, None, *how)
+
+
+TYPE = TaskType(GymConfig, _make, _bench, generates=True, needs=("reasoning_gym",))
 
 
 def make_judge(

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sps.algo.logits import finished, logit_change
+from sps.logits import logit_change, scaled_logits
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_factor_and_cap_by_family(config, want):
 
 def test_logits_are_scaled_and_then_capped():
     raw = torch.tensor([1.0, -2.0])
-    assert finished(raw, SimpleNamespace()).tolist() == [1, -2]
-    assert finished(raw, SimpleNamespace(logit_scale=2.0)).tolist() == [2, -4]
-    capped = finished(raw, SimpleNamespace(logit_scale=2.0, final_logit_softcapping=4.0))
+    assert scaled_logits(raw, SimpleNamespace()).tolist() == [1, -2]
+    assert scaled_logits(raw, SimpleNamespace(logit_scale=2.0)).tolist() == [2, -4]
+    capped = scaled_logits(raw, SimpleNamespace(logit_scale=2.0, final_logit_softcapping=4.0))
     assert capped.tolist() == pytest.approx([4 * 0.46211716, -4 * 0.76159416])  # tanh 1/2, tanh 1

@@ -23,7 +23,7 @@ def logit_change(config: Any) -> tuple[float, float | None]:
     return factor, getattr(config, "final_logit_softcapping", None)
 
 
-def finished(raw: Tensor, config: Any) -> Tensor:
+def scaled_logits(raw: Tensor, config: Any) -> Tensor:
     """Logits from what the output layer gives."""
     factor, cap = logit_change(config)
     if factor != 1.0:

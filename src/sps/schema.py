@@ -1,8 +1,8 @@
-"""What every branch of a recipe is made of: a closed mapping, and numbers within bounds."""
+"""What the keys of a recipe are made of; tasks and engines describe their own keys with it."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -11,6 +11,9 @@ NonNegative = Annotated[int, Field(ge=0)]
 Rate = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(gt=0)]
+Template = Literal["qwen_boxed", "r1", "plain", "chat"]
+# A completion cut off at the token limit: scored 0, or judged if it holds a box already.
+Cut = Literal["zero", "judge"]
 
 
 class Node(BaseModel):

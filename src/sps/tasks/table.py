@@ -1,0 +1,22 @@
+"""Every task. A new one is its module and its row here. Nothing here loads torch or sympy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sps.tasks import Bench, Task, TaskType, choice, countdown
+from sps.tasks.gym import task as gym
+from sps.tasks.math import task as math
+
+_ROWS = (countdown.TYPE, math.TYPE, choice.TYPE, gym.TYPE)
+TASKS: Mapping[str, TaskType] = {row.name: row for row in _ROWS}
+
+
+def make_bench(asked: Bench) -> Task:
+    """A task that generates its problems by name, `NAME` or `NAME:ARGUMENT`; else a benchmark."""
+    from sps.data.benchmarks import find_benchmark
+
+    row = TASKS.get(asked.name.partition(":")[0])
+    if row is None or not row.generates:
+        row = TASKS[find_benchmark(asked.name).kind]
+    return row.bench(asked)
