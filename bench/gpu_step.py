@@ -14,7 +14,7 @@ import torch
 
 from bench.gpu_rollout import QWEN15, SMOLLM2, build
 from sps.build import make_engine
-from sps.config.recipe import parse_recipe
+from sps.config.load import parse_recipe
 from sps.data.sampler import Sampler
 from sps.phases.irl import irl_phase
 from sps.phases.rl import rl_phase

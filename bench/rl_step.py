@@ -10,7 +10,7 @@ import torch
 
 from bench.sides import TRL, alternate, report, row
 from sps.build import ensure_base, make_task, open_run
-from sps.config.recipe import load_recipe
+from sps.config.load import load_recipe
 from sps.phases.rl import rl_phase
 from sps.phases.schedule import Phase
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from sps.commands.doctor import H200
 from sps.commands.estimate import GIB, NODE, SHAPES, Needs, Plan, Shape, lighter, needs
-from sps.config.recipe import Recipe, load_recipe
+from sps.config.load import load_recipe
+from sps.config.recipe import Recipe
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "paper" / "sps.yaml"
 MODELS = ("Qwen/Qwen2.5-Math-1.5B", "Qwen/Qwen2.5-Math-7B", "Qwen/Qwen2.5-32B")

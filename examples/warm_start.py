@@ -17,7 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sps.config.recipe import IRL, BaseTraining
+from sps.config.irl import IRL
+from sps.config.recipe import BaseTraining
 from sps.data.load import load_problems
 from sps.errors import RunFailed, UserError
 from sps.phases.irl import irl_step

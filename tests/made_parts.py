@@ -8,7 +8,7 @@ import torch
 from conftest import make_policy
 
 from sps.build import open_run
-from sps.config.recipe import parse_recipe
+from sps.config.load import parse_recipe
 from sps.types import Verdict
 from sps.verify import InlineVerifier
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from sps.config.recipe import Recipe, Rollouts, load_recipe
+from sps.config.load import load_recipe
+from sps.config.recipe import Recipe, Rollouts
 from sps.config.tasks import check_embedded
 from sps.data.sampler import Sampler
 from sps.data.splits import digest

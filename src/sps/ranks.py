@@ -137,7 +137,7 @@ class Distributed(Ranks):
 
 def join_ranks(device: str = "auto") -> Ranks:
     """This process alone, or among those that `accelerate launch` has started."""
-    fsdp, deepspeed = (_on(f"ACCELERATE_USE_{name}") for name in ("FSDP", "DEEPSPEED"))
+    fsdp, deepspeed = (is_on(f"ACCELERATE_USE_{name}") for name in ("FSDP", "DEEPSPEED"))
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
     if not several and not (fsdp and "LOCAL_RANK" in os.environ):
         return ALONE
@@ -165,7 +165,7 @@ def _check_launch(fsdp: bool, deepspeed: bool) -> None:
             raise UserError(f"{key}: not supported; set none, and more GPUs")
     if fsdp and os.environ.get("FSDP_VERSION", "1") != "2":
         raise UserError("fsdp_version: 1 is not supported; set 2 in accelerate's configuration")
-    if fsdp and _on("FSDP_OFFLOAD_PARAMS"):
+    if fsdp and is_on("FSDP_OFFLOAD_PARAMS"):
         raise UserError("fsdp_offload_params: true is not supported; set false, and more GPUs")
 
 
@@ -186,8 +186,9 @@ def joined(part: Any, weight: Any) -> Any:
     return torch.cat(parts)[: weight.ds_numel].view(weight.ds_shape)
 
 
-def _on(name: str) -> bool:
-    return os.environ.get(name, "").lower() == "true"
+def is_on(name: str) -> bool:
+    """Whether a variable of accelerate's says yes, in any of the words that accelerate takes."""
+    return os.environ.get(name, "").lower() in ("true", "1", "yes", "on", "y", "t")
 
 
 def _all_reduce(grads: list[Any]) -> None:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from sps.config.recipe import dump_recipe, parse_recipe
+from sps.config.load import dump_recipe, parse_recipe
 from sps.errors import UserError
 from sps.tasks import Bench
 from sps.tasks.countdown import moves, reachable

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from sps.build import open_run
-from sps.config.recipe import parse_recipe
+from sps.config.load import parse_recipe
 from sps.evaluate.scores import read_scores
 from sps.lifecycle.card import card, front_matter, is_hub_id, plain, recipe_differences
 from sps.loop import train

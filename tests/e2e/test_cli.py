@@ -17,7 +17,7 @@ import yaml
 from sps import __version__
 from sps.cli import app, main
 from sps.commands.jobs import Job, run_job
-from sps.config.recipe import load_recipe
+from sps.config.load import load_recipe
 
 ROOT = Path(__file__).parents[2]
 SMALL = [
@@ -325,10 +325,6 @@ def test_doctor_says_what_fits_and_fails_where_nothing_does(capsys):
     assert "does not fit into 1 x 139 GiB" in text
     assert "model.lora" in text
     assert sps("doctor", SEVEN, "--sharding", "zero") == 2
-    capsys.readouterr()
-    assert "--table: give a recipe" in said(capsys, "doctor", "--table")
-    assert sps("doctor", SEVEN, "--table") == 0
-    assert len(capsys.readouterr().out.splitlines()) == 2 + 3 * 3  # models x numbers of GPUs
 
 
 def test_train_refuses_a_model_that_cannot_fit_before_it_touches_anything(

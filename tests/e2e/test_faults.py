@@ -20,7 +20,7 @@ from test_cli import SMALL, SPS, sps
 from test_train import Killed, kill_at, learnt, recipe_of, run, same_weights, stored, told, weights
 
 from sps.build import open_run
-from sps.config.recipe import dump_recipe
+from sps.config.load import dump_recipe
 from sps.errors import RunFailed, Stopped, UserError
 from sps.loop import train
 from sps.phases import irl, rl

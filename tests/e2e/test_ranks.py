@@ -19,7 +19,7 @@ import yaml
 from safetensors.torch import load_file
 
 from sps.build import open_run
-from sps.config.recipe import load_recipe
+from sps.config.load import load_recipe
 from sps.loop import train
 from sps.policy.embedded import SHIPPED
 from sps.run.track import read_records

@@ -11,7 +11,7 @@ import pytest
 from test_ranks import SETTINGS, kept, weights, write_recipe
 
 from sps.build import open_run
-from sps.config.recipe import load_recipe
+from sps.config.load import load_recipe
 from sps.loop import train
 from sps.run.track import read_records
 

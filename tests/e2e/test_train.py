@@ -16,7 +16,7 @@ import torch
 from sps.algo.irl import reach
 from sps.build import open_run
 from sps.commands.jobs import Job, run_job, saved_steps
-from sps.config.recipe import load_recipe, parse_recipe
+from sps.config.load import load_recipe, parse_recipe
 from sps.errors import RunFailed, UserError
 from sps.evaluate.scores import count_scores
 from sps.lifecycle.measure import checkpoint_path, measure

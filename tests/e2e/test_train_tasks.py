@@ -5,7 +5,7 @@ import json
 import pytest
 
 from sps.build import make_task, open_run
-from sps.config.recipe import parse_recipe
+from sps.config.load import parse_recipe
 from sps.errors import UserError
 from sps.loop import train
 from sps.policy.embedded import SHIPPED

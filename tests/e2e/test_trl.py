@@ -16,7 +16,7 @@ import torch
 from conftest import make_policy
 
 from sps.algo.irl import reach
-from sps.config.recipe import IRL
+from sps.config.irl import IRL
 from sps.errors import UserError
 from sps.phases.irl import batches, irl_step, make_irl_optimizer, select_groups
 from sps.policy.load import Policy

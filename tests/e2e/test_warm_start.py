@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from sps.build import make_engine, make_policy, make_task
-from sps.config.recipe import parse_recipe
+from sps.config.load import parse_recipe
 from sps.errors import UserError
 from sps.types import Request, Sampling
 

@@ -25,7 +25,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_runs import make_run
 
-from sps.config.recipe import Recipe, load_recipe, parse_recipe
+from sps.config.load import load_recipe, parse_recipe
+from sps.config.recipe import Recipe
 from sps.data.duplicates import drop_duplicates
 from sps.data.load import READERS, load_problems
 from sps.diagnose.run import diagnose

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from sps.build import open_run
-from sps.config.recipe import load_recipe
+from sps.config.load import load_recipe
 from sps.loop import train
 from sps.policy.layers import _Recomputed
 from sps.run.track import read_records

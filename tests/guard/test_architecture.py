@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sps.config.recipe import dump_recipe, load_recipe, parse_recipe
+from sps.config.load import dump_recipe, load_recipe, parse_recipe
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src" / "sps").rglob("*.py"))

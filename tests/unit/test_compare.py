@@ -11,7 +11,7 @@ import torch
 from sps.commands.compare import summarise
 from sps.commands.jobs import Extra, Job, _gpus, _take_card, plan, run_extra, run_job
 from sps.commands.methods import by_name, make_extras
-from sps.config.recipe import dump_recipe, parse_recipe
+from sps.config.load import dump_recipe, parse_recipe
 from sps.errors import UserError
 from sps.evaluate.scores import count_scores
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pydantic
 import pytest
 
-from sps.config.recipe import Recipe, dump_recipe, load_recipe, parse_recipe
+from sps.config.load import dump_recipe, load_recipe, parse_recipe
+from sps.config.recipe import Recipe
 from sps.errors import UserError
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").rglob("*.yaml"))
@@ -273,3 +274,12 @@ def test_a_reach_that_a_learning_rate_would_overrule_is_refused(write):
     assert (got.lr, got.reach) == (None, 0.2)
     whole = load_recipe(write("irl: {lr: 3e-4}")).model_dump(mode="json")  # as a run folder has it
     assert parse_recipe(whole, "run").irl.lr == 3e-4
+
+
+def test_a_recipe_may_name_every_selector_and_no_other():
+    from typing import get_args
+
+    from sps.algo.irl import SELECTORS
+    from sps.config.irl import SelectorName
+
+    assert list(get_args(SelectorName)) == list(SELECTORS)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sps.config.recipe import parse_recipe
+from sps.config.load import parse_recipe
 from sps.errors import UserError
 from sps.tasks.table import TASKS
 

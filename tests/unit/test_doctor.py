@@ -2,8 +2,6 @@
 
 import runpy
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -19,7 +17,8 @@ from sps.commands.doctor import (
     verdict,
 )
 from sps.commands.estimate import GIB, Shape, needs
-from sps.config.recipe import Rollouts, load_recipe, parse_recipe
+from sps.config.load import load_recipe, parse_recipe
+from sps.config.recipe import Rollouts
 from sps.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -128,18 +127,11 @@ def test_sharding_and_engine_are_chosen_by_name():
         examine(paper(lora={"rank": 4}), eight, sharding="fsdp2")
 
 
-class WithVllm(Rollouts):
-    engine: Any = "vllm"
-    vllm: Any = None
-
-
 def with_vllm(**settings):
-    """The paper's 7B with settings for vLLM, whose node has these keys."""
-    base = {"memory": 0.3, "mode": "colocate", "sleep": False, "tensor_parallel": 1}
+    """The paper's 7B with settings for vLLM."""
     asked = paper()
-    rollout = WithVllm(**asked.rollout.model_dump(exclude={"engine", "vllm"}))
-    rollout = rollout.model_copy(update={"vllm": SimpleNamespace(**{**base, **settings})})
-    return asked.model_copy(update={"rollout": rollout})
+    rollout = {**asked.rollout.model_dump(), "engine": "vllm", "vllm": settings}
+    return asked.model_copy(update={"rollout": Rollouts.model_validate(rollout)})
 
 
 def share(said):

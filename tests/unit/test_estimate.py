@@ -18,7 +18,7 @@ from sps.commands.estimate import (
     plan_of,
     remedies,
 )
-from sps.config.recipe import load_recipe, parse_recipe
+from sps.config.load import load_recipe, parse_recipe
 
 ROOT = Path(__file__).parents[2]
 SMOLLM2 = Shape(*SHAPES["HuggingFaceTB/SmolLM2-135M-Instruct"])

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.utils import str_to_bool
 
 from sps.errors import UserError
-from sps.ranks import ALONE, join_ranks
+from sps.ranks import ALONE, is_on, join_ranks
 
 
 def test_a_process_alone_does_all_the_work_itself(monkeypatch):
@@ -58,3 +59,11 @@ def test_accelerate_reads_the_launch_files(name, kind):
     found = load_config_from_file(str(path))  # refuses keys it does not know
     assert found.distributed_type == kind
     assert found.mixed_precision == "no"
+
+
+def test_a_variable_is_on_in_the_words_that_accelerate_takes(monkeypatch):
+    for word in ("true", "True", "1", "yes", "on", "y", "t", "false", "0", "no", "off"):
+        monkeypatch.setenv("SPS_SWITCH", word)
+        assert is_on("SPS_SWITCH") == bool(str_to_bool(word))
+    monkeypatch.delenv("SPS_SWITCH")
+    assert not is_on("SPS_SWITCH")

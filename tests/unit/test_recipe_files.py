@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from sps.config.recipe import load_recipe
+from sps.config.load import load_recipe
 from sps.errors import UserError
 from sps.run.reading import read_json, read_text
 

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from sps.build import open_run
-from sps.config.recipe import parse_recipe
+from sps.config.load import parse_recipe
 from sps.data.load import load_problems
 from sps.data.splits import check_overlap, read_questions
 from sps.data.subset import hold_out

@@ -18,7 +18,7 @@ import torch
 pytest.importorskip("vllm", reason="vLLM is not installed; run `make test-vllm`")
 
 from sps.build import make_policy, make_task
-from sps.config.recipe import dump_recipe, parse_recipe
+from sps.config.load import dump_recipe, parse_recipe
 from sps.errors import UserError
 from sps.policy.logprobs import micro_batches, token_logprobs
 from sps.rollout.native.engine import NativeEngine

@@ -6,10 +6,14 @@ Axes: P groups, G rollouts a group, B sequences, T tokens.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from sps.config.irl import SelectorName
 
 # Measured (docs/results.md): the weights go lr * steps**0.65 far in a phase of AdamW, between a
 # random walk and a straight line, and twice as far in IRL, whose gradients agree more.
@@ -96,7 +100,7 @@ def negative(reward_PG, likelihood_PG, low_PG, k, rng) -> np.ndarray:
     return _lowest(np.where(negative_PG, 0, 1), likelihood_PG, k) & negative_PG
 
 
-SELECTORS: dict[str, Selector] = {
+SELECTORS: dict[SelectorName, Selector] = {
     "l2te": l2te,
     "uniform": uniform,
     "low_likelihood": low_likelihood,

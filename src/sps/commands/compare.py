@@ -19,7 +19,7 @@ from sps.commands.jobs import Job, Summaries, plan, run_jobs
 from sps.commands.methods import by_name, make_extras, sweep_recipe
 from sps.commands.terminal import console
 from sps.commands.train import find_trackers, make_base
-from sps.config.recipe import load_recipe
+from sps.config.load import load_recipe
 from sps.errors import UserError
 from sps.evaluate.scores import Scores, other_questions, read_scores
 from sps.run.disk import write_whole

@@ -26,10 +26,12 @@ from sps.commands.estimate import (
     remedies,
 )
 from sps.commands.terminal import say
-from sps.config.recipe import Recipe, load_recipe
+from sps.config.load import load_recipe
+from sps.config.recipe import Recipe
 from sps.config.tasks import check_embedded
 from sps.data.load import READERS
 from sps.errors import UserError
+from sps.ranks import is_on
 from sps.rollout.table import ENGINES
 from sps.tasks.table import TASKS
 
@@ -230,7 +232,7 @@ def refuse_too_large(recipe: Recipe, memory: float | None = None) -> None:
     shape = shape_of(recipe.model.path)
     if shape is None:
         return
-    divided = _on("ACCELERATE_USE_FSDP") or _on("ACCELERATE_USE_DEEPSPEED")
+    divided = is_on("ACCELERATE_USE_FSDP") or is_on("ACCELERATE_USE_DEEPSPEED")
     ways = int(os.environ.get("WORLD_SIZE", "1")) if divided else 1
     least = floor(recipe, shape, ways)
     if least > memory:
@@ -264,8 +266,8 @@ def _vllm_takes_its_share(recipe: Recipe, plan: Plan, shape: Shape, machine: Mac
     """vLLM takes the whole of rollout.vllm.memory, also where it needs less; a server takes none
     of it here, and one that sleeps gives it back for the update."""
     need = needs(recipe, shape, plan=plan)
-    settings = getattr(recipe.rollout, "vllm", None)
-    if plan.engine != "vllm" or settings is None:
+    settings = recipe.rollout.vllm
+    if plan.engine != "vllm":
         return need
     parts = {name: size for name, size in need.parts.items() if name not in _VLLM}
     taken = max(settings.memory * machine.gib * GIB, _of_vllm(need))
@@ -282,11 +284,11 @@ def _of_vllm(need: Needs) -> float:
 
 def _vllm_memory(recipe: Recipe, plan: Plan, shape: Shape, machine: Machine) -> list[str]:
     """The share of a GPU that vLLM has to be given, where it is given less."""
-    settings = getattr(recipe.rollout, "vllm", None)
-    if plan.engine != "vllm" or getattr(settings, "mode", "") == "server":
+    settings = recipe.rollout.vllm
+    if plan.engine != "vllm" or settings.mode == "server":
         return []
     share = math.ceil(100 * _of_vllm(needs(recipe, shape, plan=plan)) / (machine.gib * GIB)) / 100
-    if share <= getattr(settings, "memory", 0):
+    if share <= settings.memory:
         return []
     return [f"rollout.vllm.memory: {share:g} at the least, for weights and rows"]
 
@@ -370,7 +372,3 @@ def _data(recipe: Recipe) -> list[str]:
 
 def _is_file(data: str) -> bool:
     return Path(data).exists() or Path(data).suffix in READERS or data.count("/") != 1
-
-
-def _on(name: str) -> bool:
-    return os.environ.get(name, "").lower() in ("true", "1", "yes")

@@ -187,9 +187,8 @@ def floor(recipe: Recipe, shape: Shape, ways: int = 1) -> float:
 
 def plan_of(recipe: Recipe, gpus: int, sharded: bool, engine: str | None = None) -> Plan:
     """As the recipe has it; `engine` overrules it."""
-    vllm = getattr(recipe.rollout, "vllm", None)
-    parallel = getattr(vllm, "tensor_parallel", 1)
-    return Plan(gpus, sharded, engine or recipe.rollout.engine, min(gpus, parallel))
+    parallel = min(gpus, recipe.rollout.vllm.tensor_parallel)
+    return Plan(gpus, sharded, engine or recipe.rollout.engine, parallel)
 
 
 def impossible(recipe: Recipe, plan: Plan) -> str | None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 from sps.commands.terminal import say
-from sps.config.tasks import Cut
 from sps.errors import UserError
 from sps.evaluate.claim import claim, held, keep
 from sps.evaluate.compare import compare, compare_markdown
@@ -25,6 +24,7 @@ from sps.policy.resolve import resolve_model
 from sps.ranks import Ranks, join_ranks
 from sps.rollout.texts import TextEngine
 from sps.run.lock import hold, release
+from sps.schema import Cut
 from sps.store.evals import EvalStore
 from sps.tasks import Bench, Task
 from sps.tasks.prompts import TEMPLATES

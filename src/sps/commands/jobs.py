@@ -18,7 +18,8 @@ from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Any
 
-from sps.config.recipe import Recipe, differences, load_recipe
+from sps.config.load import differences, load_recipe
+from sps.config.recipe import Recipe
 from sps.errors import Stopped, UserError
 from sps.run.disk import write_whole
 from sps.run.folder import RECIPE, RECORD, RESULT, checkpoint_path, scores_path, seed_path

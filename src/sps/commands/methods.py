@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from sps.commands.jobs import Extra, saved_steps
-from sps.config.recipe import Recipe, load_recipe
+from sps.config.load import load_recipe
+from sps.config.recipe import Recipe
 from sps.errors import UserError
 
 # Keys of a task that leave its test questions as they are.

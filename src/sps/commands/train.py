@@ -10,7 +10,8 @@ from rich.status import Status
 
 from sps.commands.doctor import refuse_too_large
 from sps.commands.terminal import console
-from sps.config.recipe import Recipe, load_recipe
+from sps.config.load import load_recipe
+from sps.config.recipe import Recipe
 from sps.errors import Stopped
 from sps.progress.trackers import find_tracker, follow
 from sps.ranks import Ranks, join_ranks

@@ -1,4 +1,4 @@
-"""The `rl` and `irl` branches of a recipe: an algorithm, its optimizer, how long it goes on."""
+"""The `rl` branch of a recipe: an algorithm, its optimizer, how long it goes on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from sps.config.tasks import Node, NonNegative, Positive, Rate, Share
+from sps.schema import Node, NonNegative, Positive, Rate, Share
 
 
 class AlgorithmConfig(Node):
@@ -189,7 +189,7 @@ def _typed(value: Any) -> Any:
     return {"type": "grpo", **value} if isinstance(value, dict) else value
 
 
-Algorithm = Annotated[
+AnyAlgorithm = Annotated[
     Grpo
     | DrGrpo
     | Dapo
@@ -227,7 +227,7 @@ class Optimizer(Node):
 class RL(Node):
     """The RL phases."""
 
-    algorithm: Algorithm = Grpo()
+    algorithm: AnyAlgorithm = Grpo()
     steps: Positive = 300  # in all, over every RL phase
     lr: Annotated[float, Field(gt=0)] = 1e-4
     entropy: Rate = 0.0  # weight of a bonus for the entropy at each token
@@ -235,55 +235,3 @@ class RL(Node):
     max_skipped: Positive = 3  # updates in a row (IRL's too) with a loss or gradient that is not
     # finite, which are skipped; after so many the run ends
     micro_tokens: Positive = 16384  # padded tokens in one forward pass; bounds memory
-
-
-class Selector(Node):
-    """Which rollouts of a group the IRL phase keeps. Every ambiguity of the paper is a key here."""
-
-    type: Literal[
-        "l2te", "uniform", "low_likelihood", "low_likelihood_positive", "positive", "negative"
-    ] = "l2te"
-    likelihood: Literal["mean", "sum"] = "mean"  # over the tokens of a trajectory
-    under: Literal["sampler", "policy"] = "sampler"  # the policy that drew it, or the one after RL
-    quantile: Annotated[float, Field(gt=0, le=1)] = 0.5
-    quantile_over: Literal["group", "batch"] = "group"
-
-
-class Memory(Node):
-    """Right rollouts of the whole run, remembered: in each RL step a forward KL towards them."""
-
-    weight: Rate = 0.0  # of that forward KL beside the RL loss; 0: nothing is remembered
-    problems: Literal["batch", "all"] = "batch"  # whose rollouts a step recalls: its own, or any
-    distinct: bool = True  # one rollout for each distinct solution; false: the last right one alone
-    per_problem: Positive = 16  # rollouts recalled of a problem, drawn at random if there are more
-    age: NonNegative = 0  # RL steps after which a rollout is forgotten; 0: never
-    quantile: Annotated[float, Field(gt=0, le=1)] = 1.0  # of a problem's rollouts the least likely
-    share: Annotated[float, Field(gt=0)] = 1.0  # tokens recalled, at most, over those of the batch
-    reduce: Literal["token", "sequence"] = "token"  # which of them count alike
-
-
-class IRL(Node):
-    """The inverse-RL side: forward KL towards rollouts of the policy's own, in phases between the
-    RL steps (`steps`), beside each of them (`memory`), or both."""
-
-    steps: NonNegative = 4  # optimizer steps a phase; 0 is plain RL
-    every: NonNegative = 0  # RL steps between phases; 0: one pass over the training problems
-    lr: Rate | None = None  # None: the one that `reach` takes, by rl.lr and the lengths of both
-    reach: Annotated[float, Field(gt=0)] = (
-        0.35  # way of the weights in an IRL phase, over an RL one
-    )
-    batch: Positive = 512
-    keep: Positive = 3  # rollouts kept of each group
-    selector: Selector = Selector()
-    optimizer_state: Literal["fresh", "kept"] = "fresh"
-    reduce: Literal["token", "sequence"] = "token"
-    optimizer: Optimizer = Optimizer()
-    memory: Memory = Memory()
-
-    @model_validator(mode="after")
-    def _whole(self) -> IRL:
-        if self.optimizer.warmup_steps:
-            raise ValueError("optimizer.warmup_steps: an IRL phase has no warm-up; leave it out")
-        if self.lr is not None and self.reach != IRL.model_fields["reach"].default:
-            raise ValueError("reach does nothing where lr is set; set lr: null, or reach: 0.35")
-        return self

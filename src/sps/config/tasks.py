@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Union
 from pydantic import Discriminator, Tag
 
 from sps.errors import UserError
-from sps.schema import Cut, Node, NonNegative, Positive, Rate, Share
 from sps.tasks.table import TASKS
-
-__all__ = ["Cut", "Node", "NonNegative", "Positive", "Rate", "Share", "Task", "check_embedded"]
 
 
 def _kind(value: Any) -> str:
@@ -21,10 +18,10 @@ def _kind(value: Any) -> str:
 
 
 if TYPE_CHECKING:
-    Task = Any  # one of the settings of TASKS; a type checker cannot read the table
+    TaskConfig = Any  # one of the settings of TASKS; a type checker cannot read the table
 else:
     *_first, _last = TASKS
-    Task = Annotated[
+    TaskConfig = Annotated[
         Union[tuple(Annotated[row.config, Tag(name)] for name, row in TASKS.items())],  # noqa: UP007
         Discriminator(
             _kind,
@@ -34,7 +31,7 @@ else:
     ]
 
 
-def check_embedded(task: Task) -> None:
+def check_embedded(task: TaskConfig) -> None:
     """Refuse a task that the embedded policy does not know."""
     if not TASKS[task.type].embedded:
         raise UserError(

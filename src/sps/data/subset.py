@@ -16,13 +16,6 @@ def shuffled(problems: Sequence[Problem], seed: int) -> list[Problem]:
     return [problems[i] for i in order]
 
 
-def subset(problems: Sequence[Problem], size: int, seed: int) -> list[Problem]:
-    """`size` problems drawn uniformly: 3k of a seed are in its 5k, and those in its 10k."""
-    if size > len(problems):
-        raise UserError(f"task.subset asks for {size} problems, but there are only {len(problems)}")
-    return shuffled(problems, seed)[:size]
-
-
 def hold_out(
     problems: Sequence[Problem], sizes: dict[str, int], train: int | None, seed: int
 ) -> dict[str, list[Problem]]:

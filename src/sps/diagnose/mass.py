@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sps.algo.squeeze import entropy
-from sps.config.recipe import load_recipe
+from sps.config.load import load_recipe
 from sps.diagnose.read import RunFolder
 from sps.errors import UserError
 from sps.logits import scaled_logits

@@ -31,8 +31,9 @@ import torch
 from accelerate.state import AcceleratorState
 from transformers import ProcessorMixin, TrainerCallback
 
-from sps.config.recipe import IRL, parse_recipe
-from sps.config.recipe import Meter as MeterSettings
+from sps.config.irl import IRL
+from sps.config.load import parse_recipe
+from sps.config.recipe import MeterConfig
 from sps.errors import UserError
 from sps.phases import irl
 from sps.policy.load import Policy
@@ -46,7 +47,7 @@ if importlib.util.find_spec("trl") is None:
     raise UserError("sps.integrations.trl: TRL is not installed; install the extra: sps[trl]")
 
 _LOG = logging.getLogger(__name__)
-_METER = MeterSettings()
+_METER = MeterConfig()
 _UNSEEN = "SPSCallback: it sees no rollouts; give GRPOTrainer reward_funcs=sps.watch(reward)"
 Rollout = tuple[np.ndarray, np.ndarray]  # ids of a prompt and of its completion, int32
 

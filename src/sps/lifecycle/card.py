@@ -18,7 +18,6 @@ from transformers import GenerationConfig
 
 from sps import __version__
 from sps.config.recipe import Recipe
-from sps.config.tasks import Node
 from sps.evaluate.scores import Scores, load_scores
 from sps.evaluate.tables import shown_ks
 from sps.phases.run import Run
@@ -26,6 +25,7 @@ from sps.policy.load import Policy
 from sps.run.disk import write_whole
 from sps.run.folder import RECORD, checkpoint_path, scores_path
 from sps.run.track import read_records
+from sps.schema import Node
 from sps.types import Problem
 
 Record = dict[str, Any]  # one of metrics.jsonl

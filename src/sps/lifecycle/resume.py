@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from sps.config.recipe import Recipe, differences, dump_recipe, load_recipe
+from sps.config.load import differences, dump_recipe, load_recipe
+from sps.config.recipe import Recipe
 from sps.errors import UserError
 from sps.evaluate.scores import Scores, load_scores
 from sps.phases.irl import irl_every, make_irl_optimizer

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sps.algo.irl import SELECTORS, forward_kl, irl_weight, lower_quantile, reach
-from sps.config.recipe import IRL
+from sps.config.irl import IRL
 from sps.phases.run import Run
 from sps.phases.schedule import Phase
 from sps.policy.load import Policy

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sps.algo.irl import forward_kl, irl_weight
-from sps.config.rl import Memory as Settings
+from sps.config.irl import MemoryConfig
 from sps.phases.run import Run
 from sps.policy.logprobs import Rows
 from sps.store.memory import Memory, Remembered
@@ -71,7 +71,7 @@ def recall(run: Run, step: int, groups: Sequence[Group]) -> Recalled:
 
 def choose(
     memory: Memory,
-    settings: Settings,
+    settings: MemoryConfig,
     problems: list[str],
     step: int,
     tokens: int,

@@ -3,11 +3,15 @@
 import pytest
 
 from sps.data.overlap import find_overlaps, summary
-from sps.data.subset import hold_out, subset
+from sps.data.subset import hold_out
 from sps.errors import UserError
 from sps.types import Problem
 
 MANY = [Problem(f"p{i}", f"question {i}", str(i)) for i in range(46_000)]
+
+
+def subset(size, seed):
+    return hold_out(MANY, {}, size, seed)["train"]
 
 
 def ids(problems):
@@ -15,18 +19,18 @@ def ids(problems):
 
 
 def test_subsets_of_a_seed_are_nested_and_reproducible():
-    small, middle, large = (subset(MANY, n, seed=1) for n in (3000, 5000, 10_000))
+    small, middle, large = (subset(n, seed=1) for n in (3000, 5000, 10_000))
     assert (len(small), len(middle), len(large)) == (3000, 5000, 10_000)
     assert ids(small) < ids(middle) < ids(large)
-    assert subset(MANY, 3000, seed=1) == small
+    assert subset(3000, seed=1) == small
     # Two subsets of 3000 of 46000 share 3000 * 3000 / 46000 = 196 on average, sd about 13.
-    assert 130 < len(ids(small) & ids(subset(MANY, 3000, seed=2))) < 262
+    assert 130 < len(ids(small) & ids(subset(3000, seed=2))) < 262
 
 
 def test_subsets_are_uniform():
     # Of 10000 draws over ten equal tenths each holds 1000, sd 27 (hypergeometric).
     tenths = [0] * 10
-    for problem in subset(MANY, 10_000, seed=5):
+    for problem in subset(10_000, seed=5):
         tenths[int(problem.id[1:]) // 4600] += 1
     assert all(880 < n < 1120 for n in tenths)
 
@@ -42,8 +46,8 @@ def test_hold_outs_are_disjoint_and_the_same_for_every_subset():
 
 
 def test_asking_for_too_many_is_an_error():
-    with pytest.raises(UserError, match="only 46000"):
-        subset(MANY, 50_000, seed=0)
+    with pytest.raises(UserError, match="46000 problems: too few"):
+        subset(50_000, seed=0)
     with pytest.raises(UserError, match="too few"):
         hold_out(MANY[:100], {"validation": 90}, 20, seed=0)
 

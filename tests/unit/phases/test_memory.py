@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sps.config.rl import Memory as Settings
+from sps.config.irl import MemoryConfig
 from sps.phases.memory import choose
 from sps.store.memory import Memory, Remembered
 
@@ -27,7 +27,7 @@ def memory():
 
 def recall(memory, asked, step=20, tokens=1000, seed=0, **settings):
     rng = np.random.default_rng(seed)
-    found = choose(memory, Settings(weight=1, **settings), asked, step, tokens, rng)
+    found = choose(memory, MemoryConfig(weight=1, **settings), asked, step, tokens, rng)
     return sorted((r.problem_id, int(r.ids[0])) for r in found)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sps.config.recipe import parse_recipe
+from sps.config.load import parse_recipe
 from sps.evaluate.scores import best_step, count_scores
 from sps.phases.irl import batches, irl_every, phase_start
 from sps.phases.schedule import Phase, schedule

@@ -16,7 +16,8 @@ from safetensors.torch import load_file, save_file
 
 from sps.cli import main
 from sps.commands.doctor import shape_of
-from sps.config.recipe import Lora, load_recipe
+from sps.config.load import load_recipe
+from sps.config.recipe import Lora
 from sps.errors import UserError
 from sps.policy.checkpoint import save_checkpoint
 from sps.policy.load import load_policy, prepare_training

@@ -13,7 +13,7 @@ pytest.importorskip("reasoning_gym", reason="the extra sps[gym] is not installed
 from reasoning_gym.factory import DATASETS
 
 from sps.build import make_task
-from sps.config.recipe import parse_recipe
+from sps.config.load import parse_recipe
 from sps.errors import UserError
 from sps.tasks.gym.scan import evaluator
 from sps.tasks.gym.task import Gym, make_judge, screen
