@@ -17,7 +17,6 @@ from sps.data.sampler import Sampler
 from sps.data.splits import check_overlap, digest, make_splits
 from sps.errors import UserError
 from sps.lifecycle.resume import claim, forget, make_probe_of, restore
-from sps.phases.irl import irl_every
 from sps.phases.run import Run
 from sps.policy import embedded as tiny
 from sps.policy.checkpoint import load_weights
@@ -278,7 +277,7 @@ def _make_run(
         data=digest(splits),
         ranks=ranks,
     )
-    run.health = Health(irl_every(run))
+    run.health = Health(run.schedule.phase_steps)
     return run
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from sps.algo.irl import reach
+from sps.algo.reach import reach
 from sps.build import open_run
 from sps.commands.compare import Job, run_job, saved_steps
 from sps.config.recipe import load_recipe, parse_recipe
@@ -648,7 +648,7 @@ def test_generating_and_verifying_are_timed_apart(
     monkeypatch.setattr(rl, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     monkeypatch.setattr(this.engine, "generate", drawn)
     monkeypatch.setattr(this.verifier, "submit", lambda *_: passes(0.25) or Late())
-    for _, metrics, _ in rl.rl_phase(this, Phase(1, 1, 2, irl=False)):
+    for _, metrics, _ in rl.rl_phase(this, Phase(1, 1, 1, 2)):
         assert metrics["seconds/generate"] == pytest.approx(generate)
         assert metrics["seconds/verify"] == pytest.approx(verify)
         assert "seconds/draw" not in metrics

@@ -15,7 +15,7 @@ import pytest
 import torch
 from conftest import make_policy
 
-from sps.algo.irl import reach
+from sps.algo.reach import reach
 from sps.config.recipe import IRL
 from sps.errors import UserError
 from sps.phases.irl import batches, irl_step, make_irl_optimizer, select_groups

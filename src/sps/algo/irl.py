@@ -11,18 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Measured (docs/results.md): the weights go lr * steps**0.65 far in a phase of AdamW, between a
-# random walk and a straight line, and twice as far in IRL, whose gradients agree more.
-_PULL, _DRIFT = 2.0, 0.65
-
-
-def reach(lr: float, steps: int, rl_lr: float, rl_steps: int) -> float:
-    """How far an IRL phase moves the weights, over how far the RL phase before it does; expected.
-
-    From 0.7 on it was measured to undo what RL teaches.
-    """
-    return _PULL * lr / rl_lr * (steps / rl_steps) ** _DRIFT
-
 
 def forward_kl(new_BT: Tensor, weight_B: Tensor, mask_BT: Tensor) -> Tensor:
     """KL(kept rollouts || policy) up to a constant: the kept rollouts' weighted cross-entropy.

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from multiprocessing import active_children, get_context
 from multiprocessing.queues import Queue
 from pathlib import Path
@@ -24,6 +23,7 @@ from sps.algo.passk import mean_interval, paired
 from sps.config.recipe import Recipe, differences, load_recipe
 from sps.errors import Stopped, UserError
 from sps.evaluate.scores import Scores, read_scores
+from sps.phases.schedule import Schedule
 from sps.run.disk import write_whole
 from sps.run.lock import release
 from sps.run.reading import read_json
@@ -75,16 +75,7 @@ def plan(
 def saved_steps(recipe: Recipe) -> list[int]:
     """The RL steps whose checkpoints a run leaves, as its loop saves them; the best on validation,
     which `keep` spares, is known to none before it."""
-    every, keep, total = recipe.checkpoint.every, recipe.checkpoint.keep, recipe.rl.steps
-    rounds = recipe.rl.algorithm.steps_per_generation
-    phase = recipe.irl.every if recipe.irl.steps else 0  # plain RL cuts no generation short
-    settled = [0]
-    for step in range(1, total + 1):
-        place = (step - 1) % phase + 1 if phase else step
-        if step == total or place == phase or place % rounds == 0:
-            settled.append(step)
-    due = [s for a, s in pairwise(settled) if s == total or (every and s // every > a // every)]
-    return due[-keep:]  # all where keep is 0
+    return Schedule(recipe).saved()[-recipe.checkpoint.keep :]  # all where keep is 0
 
 
 def compare(jobs: list[Job], out: Path, watch: Watch, workers: int | None = None) -> dict[str, Any]:

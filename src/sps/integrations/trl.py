@@ -35,8 +35,10 @@ from sps.config.recipe import IRL, parse_recipe
 from sps.config.recipe import Meter as MeterSettings
 from sps.errors import UserError
 from sps.phases import irl
+from sps.phases.schedule import irl_lr
+from sps.phases.warnings import stood_still
 from sps.policy.load import Policy
-from sps.policy.meter import Meter, Probe, stood_still
+from sps.policy.meter import Meter, Probe
 from sps.policy.update import Budget
 from sps.ranks import ALONE, Distributed, Ranks
 from sps.run.track import Track, read_records
@@ -242,9 +244,8 @@ class SPSCallback(TrainerCallback):
                 self.track.log("irl", step, phase=number, **news)
             moved = meter.read()
         self.track.log("meter", step, phase=number, of="irl", **moved)
-        dtype = str(next(policy.model.parameters()).dtype).removeprefix("torch.")
-        warning = stood_still("irl", moved, self._lr(), dtype, _METER.still, bool(kept))
-        if warning:
+        how = (self._lr(), policy.weight_dtype, _METER.still, bool(kept))
+        if warning := stood_still("irl", moved, *how):
             self.track.log("warning", step, text=warning)
             if self.ranks.main:
                 _LOG.warning(warning)
@@ -254,7 +255,7 @@ class SPSCallback(TrainerCallback):
     def _lr(self) -> float:
         """Of an IRL phase: as set, or by the mean of TRL's in the RL steps before it."""
         mean = sum(self._rates) / len(self._rates)
-        return irl.irl_lr(self.settings, mean or self._args.learning_rate, len(self._rates))
+        return irl_lr(self.settings, mean or self._args.learning_rate, len(self._rates))
 
     def _select(self, rng: np.random.Generator) -> tuple[list[int], dict[int, Rollout]]:
         """Numbers of the kept rollouts among those of all ranks, and this rank's by number."""

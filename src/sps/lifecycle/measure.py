@@ -1,4 +1,4 @@
-"""Evaluations of a run, while it goes on and at its end; and its checkpoints by step."""
+"""Evaluations of a run, while it goes on and at its end; which checkpoint is reported."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 from sps.evaluate.evaluate import Progress, evaluate
-from sps.evaluate.scores import Scores
+from sps.evaluate.scores import Scores, best_step
 from sps.phases.run import Run
-from sps.policy.checkpoint import load_weights
+from sps.policy.checkpoint import damage, load_weights, saved_checkpoints
 from sps.run.disk import write_whole
 from sps.store.evals import EvalStore
 from sps.types import Problem, Sampling
@@ -59,3 +59,31 @@ def validate(run: Run, step: int) -> None:
 def checkpoint_path(folder: Path, step: int) -> Path:
     """Where the checkpoint of a step is."""
     return folder / "checkpoints" / f"step-{step:06d}"
+
+
+def select(run: Run) -> int:
+    """The step whose checkpoint is reported: the last, or the best by Avg@n among those saved."""
+    recipe = run.recipe
+    if recipe.evaluation.select == "last":
+        return recipe.rl.steps
+    scores = run.scores
+    saved = run.ranks.broadcast(lambda: _sound(run))
+    if recipe.evaluation.select == "paper" and len(saved) > 1:  # on the test set, as the paper did
+        scores = {}
+        for step in sorted(saved):
+            use_checkpoint(run, step)
+            name = f"select-{step:06d}"
+            scores[step] = measure(run, name, run.test, recipe.evaluation.n, step)
+    return best_step(scores, saved, recipe.rl.steps)
+
+
+def _sound(run: Run) -> dict[int, Path]:
+    """The saved checkpoints that may be selected; others are said."""
+    found = {}
+    for step, path in saved_checkpoints(run.folder / "checkpoints").items():
+        if why := damage(path):
+            text = f"{path.name} is damaged, and not selected: {why}"
+            run.track.log("warning", step, text=text)
+        else:
+            found[step] = path
+    return found

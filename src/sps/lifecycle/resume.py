@@ -12,7 +12,7 @@ import numpy as np
 from sps.config.recipe import Recipe, differences, dump_recipe, load_recipe
 from sps.errors import UserError
 from sps.evaluate.scores import Scores, load_scores
-from sps.phases.irl import irl_every, make_irl_optimizer
+from sps.phases.irl import make_irl_optimizer
 from sps.phases.run import Run
 from sps.policy.checkpoint import (
     forget_drafts,
@@ -144,8 +144,7 @@ def restore(run: Run, checkpoint: Path) -> None:
 
 def _check_rollouts(run: Run, start: int) -> None:
     """The next IRL phase learns from all rollouts since the last one, also those before us."""
-    every, rounds = irl_every(run), run.recipe.rl.algorithm.steps_per_generation
-    needed = range(start // every * every + 1, start + 1, rounds) if run.recipe.irl.steps else ()
+    needed = run.schedule.draws(start) if run.recipe.irl.steps else ()
     if lost := run.store.missing(needed):
         raise UserError(
             f"{run.store.folder}: the rollouts of {', '.join(f'step {s}' for s in lost[:3])} are "

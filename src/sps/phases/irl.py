@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from sps.algo.irl import SELECTORS, forward_kl, irl_weight, lower_quantile, reach
+from sps.algo.irl import SELECTORS, forward_kl, irl_weight, lower_quantile
 from sps.config.recipe import IRL
 from sps.phases.run import Run
 from sps.phases.schedule import Phase
@@ -30,16 +30,14 @@ def irl_phase(run: Run, phase: Phase) -> Iterator[Metrics]:
     """Select from the phase's rollouts, mark them in the store, and take the IRL steps."""
     settings = run.recipe.irl
     began = time.perf_counter()
-    first = phase_start(run, phase)
     rng = np.random.default_rng([run.recipe.seed, 7919, phase.number])  # its own random stream
-    kept = select(run, first, phase.last, rng)
-    table = run.ranks.broadcast(lambda: _close(run, first, phase.last, kept))
-    lr = own_lr(run, phase)
-    yield {**told(table), "lr": lr, "seconds/select": time.perf_counter() - began}
+    kept = select(run, phase.start, phase.last, rng)
+    table = run.ranks.broadcast(lambda: _close(run, phase.start, phase.last, kept))
+    yield {**kept_metrics(table), "lr": phase.irl_lr, "seconds/select": time.perf_counter() - began}
     if not len(table):
         return
     prompts, completions = to_arrays(table, "prompt_ids"), to_arrays(table, "ids")
-    optimizer = _optimizer(run, lr)
+    optimizer = _optimizer(run, phase.irl_lr)
     temperature = run.recipe.rollout.temperature
     for batch in batches(len(table), settings.batch, settings.steps, rng):
         began = time.perf_counter()
@@ -52,7 +50,7 @@ def irl_phase(run: Run, phase: Phase) -> Iterator[Metrics]:
     run.engine.load_weights(run.policy.model)
 
 
-def told(table: pa.Table) -> Metrics:
+def kept_metrics(table: pa.Table) -> Metrics:
     """What the policy is pulled towards: how many rollouts, how many right, how many cut off."""
     if not len(table):
         return {"kept": 0}
@@ -62,35 +60,6 @@ def told(table: pa.Table) -> Metrics:
         "kept_right": float(right.mean()),
         "kept_cut_off": float(1 - whole.mean()),
     }
-
-
-def irl_lr(settings: IRL, rl_lr: float, rl_steps: int) -> float:
-    """As set, or the rate that moves the weights `irl.reach` times as far as the RL phase does."""
-    if settings.lr is not None:
-        return settings.lr
-    return settings.reach / reach(1.0, settings.steps, rl_lr, rl_steps)
-
-
-def own_lr(run: Run, phase: Phase) -> float:
-    """The rate of the IRL phase that follows these RL steps; the last ones may be few."""
-    steps = phase.last - phase_start(run, phase) + 1
-    return irl_lr(run.recipe.irl, run.recipe.rl.lr, steps)
-
-
-def irl_every(run: Run) -> int:
-    """RL steps in a phase: as set, or one pass over the training problems."""
-    recipe = run.recipe
-    every = recipe.irl.every or max(1, -(-len(run.train) // recipe.rollout.prompts))
-    if recipe.irl.steps:
-        return every
-    # Plain RL: where a phase ends must not cut short what is drawn for several steps at once.
-    rounds = recipe.rl.algorithm.steps_per_generation
-    return -(-every // rounds) * rounds
-
-
-def phase_start(run: Run, phase: Phase) -> int:
-    """The first RL step of a phase, also where the run was resumed in the middle of it."""
-    return 1 + (phase.number - 1) * irl_every(run)
 
 
 def select(run: Run, first: int, last: int, rng: np.random.Generator) -> set[Key]:

@@ -11,6 +11,7 @@ import torch
 from sps.config.recipe import Recipe
 from sps.data.sampler import Sampler
 from sps.evaluate.scores import Scores
+from sps.phases.schedule import Schedule
 from sps.policy.load import Policy
 from sps.policy.logprobs import Scorer
 from sps.policy.meter import Probe
@@ -58,6 +59,11 @@ class Run:
     cursor: int = 0  # of the sampler, then
     scores: dict[int, Scores] = field(default_factory=dict)  # validation scores by step
     prompts: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def schedule(self) -> Schedule:
+        """Its phases, evaluations and checkpoints."""
+        return Schedule(self.recipe, len(self.train))
 
     def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
         """Token ids of a problem's prompt, encoded once."""

@@ -52,6 +52,11 @@ class Policy:
         pad = self.tokenizer.pad_token_id
         return pad if pad is not None else self.eos_ids[0]
 
+    @property
+    def weight_dtype(self) -> str:
+        """Of the weights that are trained, by name; the computation may have another."""
+        return str(next(self.model.parameters()).dtype).removeprefix("torch.")
+
     def encode(self, prompt: str | list[dict[str, str]]) -> tuple[int, ...]:
         """Token ids of plain text, or of chat messages through the tokenizer's template."""
         if isinstance(prompt, str):

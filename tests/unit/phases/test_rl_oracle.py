@@ -65,7 +65,7 @@ def test_a_phase_is_the_one_by_hand(name, model_folder, tmp_path):
     shift = 0.3 if "correction" in name else 0.0
     run, tree = open_parts(model_folder, tmp_path / "run", shift=shift, **CASES[name])
     phase = ByHand(run, tree)
-    for step, metrics, settled in rl_phase(run, Phase(1, 1, STEPS, irl=False)):
+    for step, metrics, settled in rl_phase(run, Phase(1, 1, 1, STEPS)):
         phase.check(step, metrics, settled)
     assert phase.step == STEPS
     assert run.policy.version == STEPS

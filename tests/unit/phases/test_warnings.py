@@ -6,7 +6,14 @@ import pytest
 import torch
 
 from sps.errors import RunFailed
-from sps.phases.warnings import check_gap, cut_off_warning, gap_warning, memory_warning
+from sps.phases.warnings import (
+    check_gap,
+    cut_off_warning,
+    gap_warning,
+    memory_warning,
+    stood_still,
+    went_too_far,
+)
 
 
 def test_a_gap_is_warned_of_above_the_limit():
@@ -38,3 +45,28 @@ def test_memory_that_ran_out_says_what_is_smaller_now():
 def test_texts_without_an_end_are_warned_of_above_a_twentieth():
     assert cut_off_warning({}, 9) == cut_off_warning({"kept_cut_off": 0.05}, 9) == ""
     assert cut_off_warning({"kept_cut_off": 0.06}, 9).startswith("6% of the rollouts")
+
+
+def test_no_warning_when_the_policy_moved():
+    moved = {"weights_changed": 1.0, "relative_update": 1e-3, "kl": 0.1}
+    assert stood_still("rl", moved, 1e-4, "float32", still=1e-6) is None
+
+
+def test_an_irl_phase_that_goes_as_far_as_rl_is_warned_of():
+    rl = {"relative_update": 2.7e-4}
+    warning = went_too_far({"relative_update": 2.6e-4}, rl, 2e-5)
+    assert "0.96 times as far as the rl phase" in warning
+    assert "irl.lr, now 2.0e-05" in warning
+    assert went_too_far({"relative_update": 1.8e-4}, rl, 2e-5) is None  # 0.67
+    # Resumed in mid-phase: only a part of RL's way is known; or RL had nothing to learn from.
+    assert went_too_far({"relative_update": 1.0}, rl | {"since_step": 20}, 2e-5) is None
+    assert went_too_far({"relative_update": 1.0}, {"relative_update": 0.0}, 2e-5) is None
+
+
+def test_a_phase_with_nothing_to_learn_from_does_not_blame_the_learning_rate():
+    still = {"weights_changed": 0.0, "relative_update": 0.0, "kl": 0.0}
+    for phase, why in [("rl", "both right and wrong answers"), ("irl", "kept no rollout")]:
+        warning = stood_still(phase, still, 1e-4, "float32", still=1e-6, learnt=False)
+        assert f"the {phase} phase had nothing to learn from" in warning
+        assert why in warning
+        assert "lr" not in warning
