@@ -27,6 +27,7 @@ from sps.policy.load import (
     pick_device,
     pick_dtype,
     prepare_training,
+    use_adapters,
 )
 from sps.policy.meter import Probe
 from sps.policy.sharding import shard
@@ -161,7 +162,8 @@ def make_policy(recipe: Recipe, path: str | None = None, ranks: Ranks = ALONE) -
     dtype = pick_dtype(model.dtype, device)
     policy = load_policy(path or str(model.path), gguf, dtype, place, model.trust_remote_code)
     compiled = device == "cuda" if model.compile is None else model.compile
-    prepare_training(policy.model, model.checkpointing, compiled, model.lora)
+    use_adapters(policy.model, **model.lora.model_dump() if model.lora else {})
+    prepare_training(policy.model, model.checkpointing, compiled)
     return policy
 
 
@@ -192,13 +194,14 @@ def ensure_base(
     """The folder of the embedded policy: shipped, cached, or made now."""
     task, base = make_countdown(check_embedded(recipe.task)), recipe.model.base
     shape = recipe.task.model_dump(include={"numbers", "low", "high", "max_value", "seed"})
-    name = tiny.base_hash(base, shape)
+    name = tiny.base_hash(base.model_dump(), shape)
     found = tiny.find_base(name)
     if found and not again:
         return found
     tokenizer = tiny.make_tokenizer(task.vocabulary())
     texts = ((p.question, text) for p, text in task.attempts(base.seed, base.solved))
-    return tiny.make_base(base, tokenizer, texts, name, progress)
+    training = base.model_dump(exclude={"solved"})
+    return tiny.make_base(name, tokenizer, texts, progress, **training)
 
 
 def make_probe(run: Run, problems: list) -> Probe:

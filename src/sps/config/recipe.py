@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
@@ -17,6 +17,7 @@ from sps.run.reading import parse_yaml, read_text
 
 _LARGEST = 256 * 2**10  # bytes of a recipe
 _SHOWN = 20  # faults in an error
+Branch = TypeVar("Branch", bound=Node)
 _LONGEST = 100  # bytes of a name, and recipes that extend each other
 
 
@@ -201,6 +202,14 @@ def parse_recipe(tree: Mapping[str, Any], source: str, overrides: Sequence[str] 
         raise UserError(_explain(error, source, overrides)) from None
 
 
+def parse_branch(kind: type[Branch], name: str, tree: Mapping[str, Any], source: str) -> Branch:
+    """One branch of a recipe alone, such as `irl`; errors name its keys as they are in a recipe."""
+    try:
+        return kind.model_validate(tree)
+    except ValidationError as error:
+        raise UserError(_explain(error, source, (), name)) from None
+
+
 def dump_recipe(recipe: Recipe) -> str:
     """The resolved recipe as YAML, every default written out."""
     return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
@@ -279,12 +288,12 @@ def _override(tree: dict[str, Any], item: str) -> None:
     node[last] = parsed
 
 
-def _explain(error: ValidationError, source: str, overrides: Sequence[str]) -> str:
+def _explain(error: ValidationError, source: str, overrides: Sequence[str], *branch: str) -> str:
     """One line a fault: file or option, key, what is wrong, and the nearest right name."""
     lines: dict[str, list[str]] = {}
     faults = error.errors()
     for fault in faults[:_SHOWN]:
-        place = [str(part) for part in fault["loc"]]
+        place = [*branch, *(str(part) for part in fault["loc"])]
         said = _said(fault, place)
         lines.setdefault(_blamed(_name(place), said, overrides) or source, []).append(said)
     text = "; ".join(f"{where}: {'; '.join(said)}" for where, said in lines.items())

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from sps.algo.irl import SELECTORS, forward_kl, irl_weight, lower_quantile
+from sps.algo.irl import forward_kl, irl_weight, select_groups
 from sps.config.recipe import IRL
 from sps.phases.run import Run
 from sps.phases.schedule import Phase
@@ -38,12 +38,18 @@ def irl_phase(run: Run, phase: Phase) -> Iterator[Metrics]:
         return
     prompts, completions = to_arrays(table, "prompt_ids"), to_arrays(table, "ids")
     optimizer = _optimizer(run, phase.irl_lr)
-    temperature = run.recipe.rollout.temperature
     for batch in batches(len(table), settings.batch, settings.steps, rng):
         began = time.perf_counter()
         rollouts = [prompts[i] for i in batch], [completions[i] for i in batch]
-        sums = irl_step(
-            run.policy, optimizer, *rollouts, settings, run.budget, temperature, run.ranks
+        sums = forward_kl_step(
+            run.policy,
+            optimizer,
+            *rollouts,
+            run.budget,
+            reduce=settings.reduce,
+            temperature=run.recipe.rollout.temperature,
+            max_grad_norm=settings.optimizer.max_grad_norm,
+            ranks=run.ranks,
         )
         run.policy.version += 1
         yield {**sums, "seconds/update": time.perf_counter() - began}
@@ -64,9 +70,10 @@ def kept_metrics(table: pa.Table) -> Metrics:
 
 def select(run: Run, first: int, last: int, rng: np.random.Generator) -> set[Key]:
     """L2TE, or another selector, on every group of the steps first .. last."""
-    settings = run.recipe.irl
-    column = f"{settings.selector.likelihood}_logprob"
-    if settings.selector.under == "policy":
+    how = run.recipe.irl.selector
+    chosen = (how.type, run.recipe.irl.keep, how.quantile, how.quantile_over)
+    column = f"{how.likelihood}_logprob"
+    if how.under == "policy":
         table = run.ranks.broadcast(lambda: run.store.read(first, last))
         table = _relikelihood(run, table, column)
     else:
@@ -79,33 +86,26 @@ def select(run: Run, first: int, last: int, rng: np.random.Generator) -> set[Key
         shape = (-1, run.recipe.rollout.n)
         reward_PG = rows["reward"].to_numpy().reshape(shape)
         likelihood_PG = rows[column].to_numpy().reshape(shape)
-        keep_PG = select_groups(reward_PG, likelihood_PG, settings, rng)
+        keep_PG = select_groups(reward_PG, likelihood_PG, *chosen, rng)
         keys = zip(rows["group"].to_pylist(), rows["sample"].to_pylist(), strict=True)
         kept |= {(step, *key) for key, keep in zip(keys, keep_PG.flatten(), strict=True) if keep}
     return kept
 
 
-def select_groups(
-    reward_PG: np.ndarray, likelihood_PG: np.ndarray, settings: IRL, rng: np.random.Generator
-) -> np.ndarray:
-    """Which rollouts of some groups the selector of the settings keeps."""
-    how = settings.selector
-    low_PG = lower_quantile(likelihood_PG, how.quantile, how.quantile_over)
-    return SELECTORS[how.type](reward_PG, likelihood_PG, low_PG, settings.keep, rng)
-
-
-def irl_step(
+def forward_kl_step(
     policy: Policy,
     optimizer: torch.optim.Optimizer,
     prompts: list,
     completions: list,
-    settings: IRL,
     budget: Budget,
-    temperature: float,
+    *,
+    reduce: str = "token",
+    temperature: float = 1.0,
+    max_grad_norm: float = 1.0,
     ranks: Ranks = ALONE,
 ) -> Metrics:
-    """One optimizer step of forward KL on these rollouts."""
-    weight_B = irl_weight(torch.tensor([len(c) for c in completions]), settings.reduce)
+    """One optimizer step towards these completions, by cross-entropy: an IRL step, or SFT."""
+    weight_B = irl_weight(torch.tensor([len(c) for c in completions]), reduce)
 
     def part_loss(rows: Rows, new_BT: Tensor, entropy_BT: Tensor) -> tuple[Tensor, dict]:
         loss = forward_kl(new_BT, weight_B[rows.which_B].to(new_BT.device), rows.mask_BT)
@@ -118,12 +118,12 @@ def irl_step(
         budget,
         part_loss,
         temperature=temperature,
-        max_grad_norm=settings.optimizer.max_grad_norm,
+        max_grad_norm=max_grad_norm,
         ranks=ranks,
     )
     entropy = sums["entropy"] / sums["tokens"]
-    told = {"loss": sums["loss"], "grad_norm": sums["grad_norm"], "entropy": entropy}
-    return told | {name: sums[name] for name in ("out_of_memory", "skipped") if name in sums}
+    metrics = {"loss": sums["loss"], "grad_norm": sums["grad_norm"], "entropy": entropy}
+    return metrics | {name: sums[name] for name in ("out_of_memory", "skipped") if name in sums}
 
 
 def batches(size: int, batch: int, steps: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
