@@ -91,9 +91,10 @@ def measure(
     prepare_training(model, checkpointing=False, compiled=compiled)
     with tempfile.TemporaryDirectory() as folder:
         run = make_run(model, Path(folder), prompt, new, micro)
+        phase = Phase(1, 1, 1, steps, irl=True, irl_lr=run.recipe.irl.lr)
         draws, updates, whole, peaks = [], [], [], []
         began = time.perf_counter()
-        for step, metrics, _ in rl_phase(run, Phase(1, 1, steps, irl=True)):
+        for step, metrics, _ in rl_phase(run, phase):
             torch.cuda.synchronize()
             if step > 2:
                 whole.append(time.perf_counter() - began)
@@ -103,7 +104,7 @@ def measure(
             began = time.perf_counter()
         torch.cuda.synchronize()
         began = time.perf_counter()
-        irl = list(irl_phase(run, Phase(1, 1, steps, irl=True)))
+        irl = list(irl_phase(run, phase))
         torch.cuda.synchronize()
         irl_seconds = time.perf_counter() - began
         sync = sync_seconds(run)

@@ -63,7 +63,7 @@ class Ours:
         _, prompt, new, _, micro = work
         prepare_training(model, compiled=torch.cuda.is_available())
         self.run = make_run(model, folder, prompt, new, micro)
-        self.steps = rl_phase(self.run, Phase(1, 1, steps, irl=False))
+        self.steps = rl_phase(self.run, Phase(1, 1, 1, steps))
         self.seconds: list[float] = []
 
     def step(self) -> None:

@@ -27,7 +27,7 @@ def main() -> None:
 
         def ours() -> float:
             nonlocal at
-            for _ in rl_phase(run, Phase(1, at, at + STEPS - 1, irl=False)):
+            for _ in rl_phase(run, Phase(1, at, at, at + STEPS - 1)):
                 pass
             at += STEPS
             return STEPS

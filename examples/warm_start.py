@@ -17,11 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
-from sps.config.irl import IRL
 from sps.config.recipe import BaseTraining
 from sps.data.load import load_problems
 from sps.errors import RunFailed, UserError
-from sps.phases.irl import irl_step
+from sps.phases.irl import forward_kl_step
 from sps.policy.load import Policy, load_policy, pick_device
 from sps.policy.resolve import resolve_model
 from sps.policy.update import Budget, make_optimizer
@@ -113,8 +112,8 @@ def encode(policy: Policy, prompt: Prompt, answer: str) -> Pair:
 
 
 def train(policy: Policy, pairs: list[Pair], options: argparse.Namespace) -> None:
-    """AdamW on the mean of -log p over the answers' tokens, which is the step of an IRL phase."""
-    rng, settings, budget = np.random.default_rng(options.seed), IRL(reduce="token"), Budget(32768)
+    """AdamW on the mean of -log p over the answers' tokens."""
+    rng, budget = np.random.default_rng(options.seed), Budget(32768)
     optimizer = make_optimizer(policy.model, options.lr, (0.9, 0.999), 1e-8, 0.0)
     parts = -(-len(pairs) // options.batch)
     shuffled = (rng.permutation(len(pairs)) for _ in range(options.epochs))
@@ -130,7 +129,7 @@ def train(policy: Policy, pairs: list[Pair], options: argparse.Namespace) -> Non
         for group in optimizer.param_groups:
             group["lr"] = options.lr * warm * (1 - (step - 1) / len(batches))
         prompts, answers = map(list, zip(*(pairs[i] for i in batch), strict=True))
-        losses.append(irl_step(policy, optimizer, prompts, answers, settings, budget, 1.0)["loss"])
+        losses.append(forward_kl_step(policy, optimizer, prompts, answers, budget)["loss"])
         tokens += sum(map(len, prompts + answers))
         if step % 10 == 0 or step in (1, len(batches)):
             speed = tokens / (time.perf_counter() - began)

@@ -16,7 +16,6 @@ from sps.data.sampler import Sampler
 from sps.data.splits import digest
 from sps.errors import UserError
 from sps.lifecycle.resume import claim, forget, make_probe_of, restore
-from sps.phases.irl import irl_every
 from sps.phases.memory import make_memory
 from sps.phases.run import Run
 from sps.policy import embedded as tiny
@@ -28,6 +27,7 @@ from sps.policy.load import (
     pick_device,
     pick_dtype,
     prepare_training,
+    use_adapters,
 )
 from sps.policy.meter import Probe
 from sps.policy.sharding import shard
@@ -121,7 +121,8 @@ def make_policy(recipe: Recipe, path: str | None = None, ranks: Ranks = ALONE) -
     dtype = pick_dtype(model.dtype, device)
     policy = load_policy(path or str(model.path), gguf, dtype, place, model.trust_remote_code)
     compiled = device == "cuda" if model.compile is None else model.compile
-    prepare_training(policy.model, model.checkpointing, compiled, model.lora)
+    use_adapters(policy.model, **model.lora.model_dump() if model.lora else {})
+    prepare_training(policy.model, model.checkpointing, compiled)
     return policy
 
 
@@ -144,13 +145,14 @@ def ensure_base(
     task: Any = make_task(recipe)
     base, keys = recipe.model.base, TASKS[recipe.task.type].embedded
     shape = recipe.task.model_dump(include=set(keys))
-    name = tiny.base_hash(base, shape)
+    name = tiny.base_hash(base.model_dump(), shape)
     found = tiny.find_base(name)
     if found and not again:
         return found
     tokenizer = tiny.make_tokenizer(task.vocabulary())
     texts = ((p.question, text) for p, text in task.attempts(base.seed, base.solved))
-    return tiny.make_base(base, tokenizer, texts, name, progress)
+    training = base.model_dump(exclude={"solved"})
+    return tiny.make_base(name, tokenizer, texts, progress, **training)
 
 
 def make_probe(run: Run, problems: list) -> Probe:
@@ -218,5 +220,5 @@ def _make_run(
         data=digest(splits),
         ranks=ranks,
     )
-    run.health = Health(irl_every(run))
+    run.health = Health(run.schedule.phase_steps)
     return run

@@ -13,8 +13,9 @@ from made_parts import Watched, judge, open_parts, recipe_of, save_model
 from safetensors.torch import load_file
 
 from sps.build import open_run
-from sps.lifecycle.measure import checkpoint_path, measure
+from sps.lifecycle.measure import measure
 from sps.loop import train
+from sps.run.folder import checkpoint_path
 from sps.run.track import read_records
 from sps.types import Sampling
 from sps.verify import InlineVerifier

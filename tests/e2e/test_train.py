@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 
-from sps.algo.irl import reach
+from sps.algo.reach import reach
 from sps.build import open_run
 from sps.commands.jobs import Job, run_job, saved_steps
 from sps.config.load import load_recipe, parse_recipe
 from sps.errors import RunFailed, UserError
 from sps.evaluate.scores import count_scores
-from sps.lifecycle.measure import checkpoint_path, measure
+from sps.lifecycle.measure import measure
 from sps.loop import train
 from sps.phases import irl, rl
 from sps.phases.schedule import Phase
@@ -27,6 +27,7 @@ from sps.policy.checkpoint import latest_checkpoint, saved_checkpoints
 from sps.policy.load import load_policy
 from sps.rollout.cuda.retry import draw_all
 from sps.rollout.native.engine import NativeEngine
+from sps.run.folder import checkpoint_path
 from sps.run.track import read_records
 from sps.store.evals import EvalStore
 from sps.store.rollouts import RolloutStore
@@ -649,7 +650,7 @@ def test_generating_and_verifying_are_timed_apart(
     monkeypatch.setattr(rl, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     monkeypatch.setattr(this.engine, "generate", drawn)
     monkeypatch.setattr(this.verifier, "submit", lambda *_: passes(0.25) or Late())
-    for _, metrics, _ in rl.rl_phase(this, Phase(1, 1, 2, irl=False)):
+    for _, metrics, _ in rl.rl_phase(this, Phase(1, 1, 1, 2)):
         assert metrics["seconds/generate"] == pytest.approx(generate)
         assert metrics["seconds/verify"] == pytest.approx(verify)
         assert "seconds/draw" not in metrics

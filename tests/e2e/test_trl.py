@@ -15,10 +15,10 @@ import pytest
 import torch
 from conftest import make_policy
 
-from sps.algo.irl import reach
+from sps.algo.reach import reach
 from sps.config.irl import IRL
 from sps.errors import UserError
-from sps.phases.irl import batches, irl_step, make_irl_optimizer, select_groups
+from sps.phases.irl import batches, forward_kl_step, make_irl_optimizer, select_groups
 from sps.policy.load import Policy
 from sps.policy.meter import Meter, Probe
 from sps.policy.update import Budget
@@ -55,8 +55,9 @@ def phase_by_hand(policy, record, settings, number, temperature=1.0):
     rng = np.random.default_rng([42, 7919, number])  # 42 is TRL's seed unless one is given
     kept, others, learnt = [], [], []
     for rollouts, reward_B, likelihood_B in record:
-        shape = (-1, 4)
-        keep = select_groups(reward_B.reshape(shape), likelihood_B.reshape(shape), settings, rng)
+        how, groups = settings.selector, (reward_B.reshape(-1, 4), likelihood_B.reshape(-1, 4))
+        chosen = (how.type, settings.keep, how.quantile, how.quantile_over)
+        keep = select_groups(*groups, *chosen, rng)
         kept += [rollouts[i] for i in np.flatnonzero(keep)]
         others += [rollouts[i] for i in np.flatnonzero(~keep)]
     probe = Probe(*map(list, zip(*others, strict=True)), policy.pad_id, 16384)
@@ -65,7 +66,8 @@ def phase_by_hand(policy, record, settings, number, temperature=1.0):
     for batch in batches(len(kept), settings.batch, settings.steps, rng):
         prompts, completions = ([kept[i][part] for i in batch] for part in (0, 1))
         learnt.append([(kept[i][0].tolist(), kept[i][1].tolist()) for i in batch])
-        irl_step(policy, optimizer, prompts, completions, settings, Budget(16384), temperature)
+        how = {"reduce": settings.reduce, "temperature": temperature}
+        forward_kl_step(policy, optimizer, prompts, completions, Budget(16384), **how)
     return learnt, meter.read()
 
 
@@ -124,7 +126,7 @@ def test_layers_compute_activations_twice_where_trl_has_them_do_so():
     settings, rollout = IRL(**SETTINGS), ([np.array([1, 2])], [np.array([3, 4])])
     with _calm(model, recompute=True):
         optimizer = make_irl_optimizer(model, settings, settings.lr)
-        irl_step(policy, optimizer, *rollout, settings, Budget(16384), 1.0)
+        forward_kl_step(policy, optimizer, *rollout, Budget(16384))
     assert len(calls) == 2
     assert all(module.training for module in model.modules())
 
@@ -317,6 +319,12 @@ def test_wrong_settings_are_refused(settings, message):
     with pytest.raises(UserError) as error:
         SPSCallback(**settings)
     assert message in str(error.value)
+
+
+def test_groups_may_be_larger_than_those_of_a_recipe():
+    from sps.integrations.trl import SPSCallback
+
+    assert SPSCallback(every=2, keep=12).settings.keep == 12  # a recipe has groups of 8
 
 
 @pytest.mark.parametrize(

@@ -12,21 +12,21 @@ import sps.integrations.trl as ours
 folder = Path(sys.argv[1])
 torch.set_num_threads(1)
 sps = ours.SPSCallback(every=2, steps=2, keep=2, lr=1e-3, batch=5)
-before, learnt, rows, step = Before(sps), [], [], ours.irl.irl_step
+before, learnt, rows, step = Before(sps), [], [], ours.irl.forward_kl_step
 
 
-def irl_step(policy, optimizer, prompts, completions, *rest):
+def noted(policy, optimizer, prompts, completions, *rest, **how):
     """Ours, and a note of what it was given."""
     pairs = zip(prompts, completions, strict=True)
     learnt.append([(p.tolist(), c.tolist()) for p, c in pairs])
     count = policy.scorer.register_forward_pre_hook(lambda _, given: rows.extend(given[0].which_B))
     try:
-        return step(policy, optimizer, prompts, completions, *rest)
+        return step(policy, optimizer, prompts, completions, *rest, **how)
     finally:
         count.remove()
 
 
-ours.irl.irl_step = irl_step
+ours.irl.forward_kl_step = noted
 # 12 rollouts in groups of 4: the second group has two on each rank.
 trainer = make_trainer(folder, sps.watch(odd), [before, sps], per_device_train_batch_size=6)
 trainer.train()

@@ -12,20 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sps.algo.rl import mean_of_sequence_means, token_mean
+
 if TYPE_CHECKING:
     from sps.config.irl import SelectorName
-
-# Measured (docs/results.md): the weights go lr * steps**0.65 far in a phase of AdamW, between a
-# random walk and a straight line, and twice as far in IRL, whose gradients agree more.
-_PULL, _DRIFT = 2.0, 0.65
-
-
-def reach(lr: float, steps: int, rl_lr: float, rl_steps: int) -> float:
-    """How far an IRL phase moves the weights, over how far the RL phase before it does; expected.
-
-    From 0.7 on it was measured to undo what RL teaches.
-    """
-    return _PULL * lr / rl_lr * (steps / rl_steps) ** _DRIFT
 
 
 def forward_kl(new_BT: Tensor, weight_B: Tensor, mask_BT: Tensor) -> Tensor:
@@ -37,11 +27,12 @@ def forward_kl(new_BT: Tensor, weight_B: Tensor, mask_BT: Tensor) -> Tensor:
     return -(torch.where(mask_BT, new_BT, 0.0).sum(-1) * weight_B).sum()
 
 
+_MEANS = {"token": token_mean, "sequence": mean_of_sequence_means}
+
+
 def irl_weight(length_B: Tensor, reduce: str) -> Tensor:
     """Weight of each token: every token alike ('token'), or every sequence alike ('sequence')."""
-    if reduce == "token":
-        return (1 / length_B.sum().clamp(min=1)).expand(len(length_B))
-    return 1 / (len(length_B) * length_B.clamp(min=1))
+    return _MEANS[reduce](length_B, 0)  # neither looks at the limit
 
 
 # Selectors: reward_PG, likelihood_PG, low_PG (in the lower quantile), k, rng -> keep_PG.
@@ -108,6 +99,20 @@ SELECTORS: dict[SelectorName, Selector] = {
     "positive": positive,
     "negative": negative,
 }
+
+
+def select_groups(
+    reward_PG: np.ndarray,
+    likelihood_PG: np.ndarray,
+    selector: SelectorName,
+    keep: int,
+    quantile: float,
+    over: str,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Which rollouts of some groups are kept: `keep` of each, or fewer, as keep_PG."""
+    low_PG = lower_quantile(likelihood_PG, quantile, over)
+    return SELECTORS[selector](reward_PG, likelihood_PG, low_PG, keep, rng)
 
 
 def _lowest(tier_PG: np.ndarray, value_PG: np.ndarray, k: int) -> np.ndarray:

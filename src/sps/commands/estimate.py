@@ -13,6 +13,7 @@ from itertools import combinations
 from typing import Any
 
 from sps.config.recipe import Lora, Recipe
+from sps.phases.schedule import Schedule
 
 GIB = 2**30
 ROOM = 0.95  # share of a GPU's memory that can be used: the rest is torch's, CUDA's and gaps
@@ -166,14 +167,13 @@ def needs(recipe: Recipe, shape: Shape, prompt: int = _PROMPT, plan: Plan | None
 
 def evaluations(recipe: Recipe) -> Iterator[Evaluations]:
     """The evaluations of a run: on validation now and then, on the test set at the end."""
-    asked, task, steps = recipe.evaluation, recipe.task, recipe.rl.steps
-    if asked.every:
-        times = 1 + -(-steps // asked.every)  # the base first
+    asked, task, schedule = recipe.evaluation, recipe.task, Schedule(recipe)
+    if times := len(schedule.evaluated()):
         yield Evaluations("validation", times, task.validation, asked.validation_n)
     if asked.final:
         names, limit = getattr(task, "benchmarks", ()), getattr(task, "limit", None)
         questions = (limit * len(names) if limit else None) if names else task.test
-        saved, keep = -(-steps // (recipe.checkpoint.every or steps)), recipe.checkpoint.keep
+        saved, keep = len(schedule.saved()), recipe.checkpoint.keep
         tried = min(saved, keep + 1) if keep else saved
         chosen = asked.select == "paper" and tried > 1
         times = 1 + tried if chosen else 1  # each checkpoint, then the best

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from multiprocessing import active_children, get_context
 from multiprocessing.queues import Queue
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 from sps.config.load import differences, load_recipe
 from sps.config.recipe import Recipe
 from sps.errors import Stopped, UserError
+from sps.phases.schedule import Schedule
 from sps.run.disk import write_whole
 from sps.run.folder import RECIPE, RECORD, RESULT, checkpoint_path, scores_path, seed_path
 from sps.run.lock import release
@@ -73,16 +73,7 @@ def plan(
 def saved_steps(recipe: Recipe) -> list[int]:
     """The RL steps whose checkpoints a run leaves, as its loop saves them; the best on validation,
     which `keep` spares, is known to none before it."""
-    every, keep, total = recipe.checkpoint.every, recipe.checkpoint.keep, recipe.rl.steps
-    rounds = recipe.rl.algorithm.steps_per_generation
-    phase = recipe.irl.every if recipe.irl.steps else 0  # plain RL cuts no generation short
-    settled = [0]
-    for step in range(1, total + 1):
-        place = (step - 1) % phase + 1 if phase else step
-        if step == total or place == phase or place % rounds == 0:
-            settled.append(step)
-    due = [s for a, s in pairwise(settled) if s == total or (every and s // every > a // every)]
-    return due[-keep:]  # all where keep is 0
+    return Schedule(recipe).saved()[-recipe.checkpoint.keep :]  # all where keep is 0
 
 
 def run_jobs(jobs: list[Job], watch: Watch, workers: int | None = None) -> dict[str, Summaries]:

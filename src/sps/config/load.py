@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -17,6 +17,7 @@ from sps.run.reading import parse_yaml, read_text
 _LARGEST = 256 * 2**10  # bytes of a recipe
 _DEEPEST = 100  # recipes that extend each other
 _SHOWN = 20  # faults in an error
+Branch = TypeVar("Branch", bound=BaseModel)
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -33,6 +34,14 @@ def parse_recipe(tree: Mapping[str, Any], source: str, overrides: Sequence[str] 
         return Recipe.model_validate(tree)
     except ValidationError as error:
         raise UserError(_explain(error, source, overrides)) from None
+
+
+def parse_branch(kind: type[Branch], name: str, tree: Mapping[str, Any], source: str) -> Branch:
+    """One branch of a recipe alone, such as `irl`; errors name its keys as they are in a recipe."""
+    try:
+        return kind.model_validate(tree)
+    except ValidationError as error:
+        raise UserError(_explain(error, source, (), name)) from None
 
 
 def dump_recipe(recipe: Recipe) -> str:
@@ -113,12 +122,12 @@ def _override(tree: dict[str, Any], item: str) -> None:
     node[last] = parsed
 
 
-def _explain(error: ValidationError, source: str, overrides: Sequence[str]) -> str:
+def _explain(error: ValidationError, source: str, overrides: Sequence[str], *branch: str) -> str:
     """One line a fault: file or option, key, what is wrong, and the nearest right name."""
     lines: dict[str, list[str]] = {}
     faults = error.errors()
     for fault in faults[:_SHOWN]:
-        place = [str(part) for part in fault["loc"]]
+        place = [*branch, *(str(part) for part in fault["loc"])]
         said = _said(fault, place)
         lines.setdefault(_blamed(_name(place), said, overrides) or source, []).append(said)
     text = "; ".join(f"{where}: {'; '.join(said)}" for where, said in lines.items())

@@ -157,7 +157,7 @@ def base_folder(run: RunFolder) -> Iterator[tuple[int, Path]]:
         return
     fields = {"numbers", "low", "high", "max_value", "seed"}
     shape = recipe.task.model_dump(include=fields)
-    found = tiny.find_base(tiny.base_hash(recipe.model.base, shape))
+    found = tiny.find_base(tiny.base_hash(recipe.model.base.model_dump(), shape))
     if found:
         yield 0, found
     else:

@@ -32,12 +32,15 @@ from accelerate.state import AcceleratorState
 from transformers import ProcessorMixin, TrainerCallback
 
 from sps.config.irl import IRL
-from sps.config.load import parse_recipe
+from sps.config.load import parse_branch
 from sps.config.recipe import MeterConfig
+from sps.config.rl import RL
 from sps.errors import UserError
 from sps.phases import irl
+from sps.phases.schedule import irl_lr
+from sps.phases.warnings import stood_still
 from sps.policy.load import Policy
-from sps.policy.meter import Meter, Probe, stood_still
+from sps.policy.meter import Meter, Probe
 from sps.policy.update import Budget
 from sps.ranks import ALONE, Distributed, Ranks
 from sps.run.track import Track, read_records
@@ -76,9 +79,8 @@ class SPSCallback(TrainerCallback):
     """
 
     def __init__(self, micro_tokens: int = 16384, **settings: Any):
-        # How many a group has is TRL's to say, once training begins.
-        tree = {"irl": settings, "rl": {"micro_tokens": micro_tokens}, "rollout": {"n": 2**31}}
-        self.settings: IRL = parse_recipe(tree, "SPSCallback").irl
+        self.settings = parse_branch(IRL, "irl", settings, "SPSCallback")
+        parse_branch(RL, "rl", {"micro_tokens": micro_tokens}, "SPSCallback")
         if not self.settings.every:
             raise UserError(
                 "SPSCallback: every is missing; say after how many optimizer steps an IRL phase "
@@ -235,32 +237,33 @@ class SPSCallback(TrainerCallback):
         with _calm(policy.model), _gradients_aside(policy.model):
             kept, own = self._select(rng)
             seconds = time.perf_counter() - began
-            told = {"kept": len(kept), "lr": self._lr(), "seconds/select": seconds}
-            self.track.log("irl", step, phase=number, **told)
+            first = {"kept": len(kept), "lr": self._lr(), "seconds/select": seconds}
+            self.track.log("irl", step, phase=number, **first)
             meter = Meter(policy.scorer, self._probe(policy, kept, own))
             news: Metrics = {}
             for news in self._steps(policy, kept, own, rng) if kept else ():
                 self.track.log("irl", step, phase=number, **news)
             moved = meter.read()
         self.track.log("meter", step, phase=number, of="irl", **moved)
-        dtype = str(next(policy.model.parameters()).dtype).removeprefix("torch.")
-        warning = stood_still("irl", moved, self._lr(), dtype, _METER.still, bool(kept))
-        if warning:
+        how = (self._lr(), policy.weight_dtype, _METER.still, bool(kept))
+        if warning := stood_still("irl", moved, *how):
             self.track.log("warning", step, text=warning)
             if self.ranks.main:
                 _LOG.warning(warning)
-        told = {"kept": float(len(kept)), **news, **moved}
-        self._news = {f"irl/{name}": value for name, value in told.items()}
+        logged = {"kept": float(len(kept)), **news, **moved}
+        self._news = {f"irl/{name}": value for name, value in logged.items()}
 
     def _lr(self) -> float:
         """Of an IRL phase: as set, or by the mean of TRL's in the RL steps before it."""
         mean = sum(self._rates) / len(self._rates)
-        return irl.irl_lr(self.settings, mean or self._args.learning_rate, len(self._rates))
+        return irl_lr(self.settings, mean or self._args.learning_rate, len(self._rates))
 
     def _select(self, rng: np.random.Generator) -> tuple[list[int], dict[int, Rollout]]:
         """Numbers of the kept rollouts among those of all ranks, and this rank's by number."""
         size, own, kept, first = self._args.num_generations, {}, [], 0
-        if self.settings.selector.under == "policy":
+        how = self.settings.selector
+        chosen = (how.type, self.settings.keep, how.quantile, how.quantile_over)
+        if how.under == "policy":
             for batch in self.record:
                 batch.likelihood_B = self._likelihoods(batch)
         mine = [(batch.reward_B, batch.likelihood_B) for batch in self.record]
@@ -269,7 +272,7 @@ class SPSCallback(TrainerCallback):
             reward_PG, likelihood_PG = (
                 np.concatenate(of_ranks).reshape(-1, size) for of_ranks in zip(*parts, strict=True)
             )
-            keep_PG = irl.select_groups(reward_PG, likelihood_PG, self.settings, rng)
+            keep_PG = irl.select_groups(reward_PG, likelihood_PG, *chosen, rng)
             kept += (first + np.flatnonzero(keep_PG)).tolist()
             at = first + sum(len(reward_B) for reward_B, _ in parts[: self.ranks.rank])
             own.update(enumerate(batch.rollouts, at))
@@ -290,10 +293,18 @@ class SPSCallback(TrainerCallback):
             numbers = [kept[i] for i in batch]
             found = dict(self.ranks.gather([(n, own[n]) for n in numbers if n in own]))
             rollouts = _columns([found[n] for n in numbers])
-            how = (settings, self.budget, self._args.temperature, self.ranks)
             with _calm(policy.model, recompute=True):
-                sums = irl.irl_step(policy, self._optimizer, *rollouts, *how)
-            yield {**sums, "seconds/update": time.perf_counter() - began}
+                metrics = irl.forward_kl_step(
+                    policy,
+                    self._optimizer,
+                    *rollouts,
+                    self.budget,
+                    reduce=settings.reduce,
+                    temperature=self._args.temperature,
+                    max_grad_norm=settings.optimizer.max_grad_norm,
+                    ranks=self.ranks,
+                )
+            yield {**metrics, "seconds/update": time.perf_counter() - began}
         if settings.optimizer_state == "fresh":
             self._optimizer = None  # its memory is TRL's again
 

@@ -1,18 +1,17 @@
-"""After a step: evaluate, save, forget, stop if asked; and which checkpoint is reported."""
+"""After a step: evaluate, save, forget, stop if asked; and the ways in which a run ends early."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from sps.errors import RunFailed, Stopped
 from sps.evaluate.scores import best_step
 from sps.lifecycle.card import describe
-from sps.lifecycle.measure import measure, use_checkpoint, validate
+from sps.lifecycle.measure import validate
 from sps.phases.run import Run
 from sps.policy.checkpoint import (
-    damage,
     forget_checkpoints,
     forget_stops,
     latest_checkpoint,
@@ -33,27 +32,14 @@ from sps.run.folder import (
 from sps.types import Metrics
 
 
-def note(run: Run, kind: str, step: int, **metrics: Any) -> None:
-    """Put the metrics of an update on record, and what they say of the run's health."""
-    run.track.log(kind, step, **metrics)
-    for text in run.health.saw(kind, metrics):
-        run.track.log("warning", step, text=text)
-
-
 def after_step(run: Run, step: int) -> None:
     """The weights have all of a step, so the run may be cut here."""
-    recipe = run.recipe
     run.done, run.cursor = step, run.sampler.cursor
     if run.health.worst:
         _check_up(run)
-    last, before = step == recipe.rl.steps, run.settled
-
-    def due(every: int) -> bool:
-        return bool(every) and (last or step // every > before // every)
-
-    if due(recipe.evaluation.every) and step not in run.scores:
+    if run.schedule.evaluates(step, run.settled) and step not in run.scores:
         validate(run, step)
-    if last or due(recipe.checkpoint.every):
+    if run.schedule.saves(step, run.settled):
         _save(run, step)
     run.settled = step
     if asked := [why for why in run.ranks.gather([run.stop.asked]) if why]:
@@ -143,31 +129,3 @@ def _give_up(run: Run, why: str) -> NoReturn:
     )
     run.track.log("warning", run.done, text=text)
     raise RunFailed(text)
-
-
-def select(run: Run) -> int:
-    """The step whose checkpoint is reported: the last, or the best by Avg@n among those saved."""
-    recipe = run.recipe
-    if recipe.evaluation.select == "last":
-        return recipe.rl.steps
-    scores = run.scores
-    saved = run.ranks.broadcast(lambda: _sound(run))
-    if recipe.evaluation.select == "paper" and len(saved) > 1:  # on the test set, as the paper did
-        scores = {}
-        for step in sorted(saved):
-            use_checkpoint(run, step)
-            name = f"select-{step:06d}"
-            scores[step] = measure(run, name, run.test, recipe.evaluation.n, step)
-    return best_step(scores, saved, recipe.rl.steps)
-
-
-def _sound(run: Run) -> dict[int, Path]:
-    """The saved checkpoints that may be selected; others are said."""
-    found = {}
-    for step, path in saved_checkpoints(run.folder / CHECKPOINTS).items():
-        if why := damage(path):
-            text = f"{path.name} is damaged, and not selected: {why}"
-            run.track.log("warning", step, text=text)
-        else:
-            found[step] = path
-    return found

@@ -1,16 +1,17 @@
-"""Evaluations of a run, while it goes on and at its end; and its checkpoints by step."""
+"""Evaluations of a run, while it goes on and at its end; which checkpoint is reported."""
 
 from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 
 from sps.evaluate.evaluate import EvalJob, evaluate
-from sps.evaluate.scores import Scores
+from sps.evaluate.scores import Scores, best_step
 from sps.phases.run import Run
-from sps.policy.checkpoint import load_weights
+from sps.policy.checkpoint import damage, load_weights, saved_checkpoints
 from sps.run.disk import write_whole
-from sps.run.folder import EVALS, checkpoint_path, scores_path
+from sps.run.folder import CHECKPOINTS, EVALS, checkpoint_path, scores_path
 from sps.store.evals import EvalStore
 from sps.types import Problem, Sampling
 
@@ -53,3 +54,31 @@ def validate(run: Run, step: int) -> None:
     """Scores on the validation problems, kept by step; of step 0 they are the base's."""
     n = run.recipe.evaluation.validation_n
     run.scores[step] = measure(run, f"validation-{step:06d}", run.validation, n, step)
+
+
+def select(run: Run) -> int:
+    """The step whose checkpoint is reported: the last, or the best by Avg@n among those saved."""
+    recipe = run.recipe
+    if recipe.evaluation.select == "last":
+        return recipe.rl.steps
+    scores = run.scores
+    saved = run.ranks.broadcast(lambda: _sound(run))
+    if recipe.evaluation.select == "paper" and len(saved) > 1:  # on the test set, as the paper did
+        scores = {}
+        for step in sorted(saved):
+            use_checkpoint(run, step)
+            name = f"select-{step:06d}"
+            scores[step] = measure(run, name, run.test, recipe.evaluation.n, step)
+    return best_step(scores, saved, recipe.rl.steps)
+
+
+def _sound(run: Run) -> dict[int, Path]:
+    """The saved checkpoints that may be selected; others are said."""
+    found = {}
+    for step, path in saved_checkpoints(run.folder / CHECKPOINTS).items():
+        if why := damage(path):
+            text = f"{path.name} is damaged, and not selected: {why}"
+            run.track.log("warning", step, text=text)
+        else:
+            found[step] = path
+    return found

@@ -13,7 +13,7 @@ from sps.config.load import differences, dump_recipe, load_recipe
 from sps.config.recipe import Recipe
 from sps.errors import UserError
 from sps.evaluate.scores import Scores, load_scores
-from sps.phases.irl import irl_every, make_irl_optimizer
+from sps.phases.irl import make_irl_optimizer
 from sps.phases.run import Run
 from sps.policy.checkpoint import (
     forget_drafts,
@@ -146,12 +146,11 @@ def restore(run: Run, checkpoint: Path) -> None:
 
 def _check_rollouts(run: Run, start: int) -> None:
     """The next IRL phase learns from all rollouts since the last one, and memory from all."""
-    every, rounds = irl_every(run), run.recipe.rl.algorithm.steps_per_generation
     who, needed = "the next IRL phase learns", range(0)
     if run.recipe.irl.memory.weight:
-        who, needed = "memory learns", range(1, start + 1, rounds)
+        who, needed = "memory learns", run.schedule.draws(start, all_phases=True)
     elif run.recipe.irl.steps:
-        needed = range(start // every * every + 1, start + 1, rounds)
+        needed = run.schedule.draws(start)
     if lost := run.store.missing(needed):
         raise UserError(
             f"{run.store.folder}: the rollouts of {', '.join(f'step {s}' for s in lost[:3])} are "

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from sps.algo.irl import SELECTORS, forward_kl, irl_weight, lower_quantile, reach
+from sps.algo.irl import forward_kl, irl_weight, select_groups
 from sps.config.irl import IRL
 from sps.phases.run import Run
 from sps.phases.schedule import Phase
@@ -30,29 +30,33 @@ def irl_phase(run: Run, phase: Phase) -> Iterator[Metrics]:
     """Select from the phase's rollouts, mark them in the store, and take the IRL steps."""
     settings = run.recipe.irl
     began = time.perf_counter()
-    first = phase_start(run, phase)
     rng = np.random.default_rng([run.recipe.seed, 7919, phase.number])  # its own random stream
-    kept = select(run, first, phase.last, rng)
-    table = run.ranks.broadcast(lambda: _close(run, first, phase.last, kept))
-    lr = own_lr(run, phase)
-    yield {**told(table), "lr": lr, "seconds/select": time.perf_counter() - began}
+    kept = select(run, phase.start, phase.last, rng)
+    table = run.ranks.broadcast(lambda: _close(run, phase.start, phase.last, kept))
+    yield {**kept_metrics(table), "lr": phase.irl_lr, "seconds/select": time.perf_counter() - began}
     if not len(table):
         return
     prompts, completions = to_arrays(table, "prompt_ids"), to_arrays(table, "ids")
-    optimizer = _optimizer(run, lr)
-    temperature = run.recipe.rollout.temperature
+    optimizer = _optimizer(run, phase.irl_lr)
     for batch in batches(len(table), settings.batch, settings.steps, rng):
         began = time.perf_counter()
         rollouts = [prompts[i] for i in batch], [completions[i] for i in batch]
-        sums = irl_step(
-            run.policy, optimizer, *rollouts, settings, run.budget, temperature, run.ranks
+        sums = forward_kl_step(
+            run.policy,
+            optimizer,
+            *rollouts,
+            run.budget,
+            reduce=settings.reduce,
+            temperature=run.recipe.rollout.temperature,
+            max_grad_norm=settings.optimizer.max_grad_norm,
+            ranks=run.ranks,
         )
         run.policy.version += 1
         yield {**sums, "seconds/update": time.perf_counter() - began}
     run.engine.load_weights(run.policy.model)
 
 
-def told(table: pa.Table) -> Metrics:
+def kept_metrics(table: pa.Table) -> Metrics:
     """What the policy is pulled towards: how many rollouts, how many right, how many cut off."""
     if not len(table):
         return {"kept": 0}
@@ -64,40 +68,12 @@ def told(table: pa.Table) -> Metrics:
     }
 
 
-def irl_lr(settings: IRL, rl_lr: float, rl_steps: int) -> float:
-    """As set, or the rate that moves the weights `irl.reach` times as far as the RL phase does."""
-    if settings.lr is not None:
-        return settings.lr
-    return settings.reach / reach(1.0, settings.steps, rl_lr, rl_steps)
-
-
-def own_lr(run: Run, phase: Phase) -> float:
-    """The rate of the IRL phase that follows these RL steps; the last ones may be few."""
-    steps = phase.last - phase_start(run, phase) + 1
-    return irl_lr(run.recipe.irl, run.recipe.rl.lr, steps)
-
-
-def irl_every(run: Run) -> int:
-    """RL steps in a phase: as set, or one pass over the training problems."""
-    recipe = run.recipe
-    every = recipe.irl.every or max(1, -(-len(run.train) // recipe.rollout.prompts))
-    if recipe.irl.steps:
-        return every
-    # Plain RL: where a phase ends must not cut short what is drawn for several steps at once.
-    rounds = recipe.rl.algorithm.steps_per_generation
-    return -(-every // rounds) * rounds
-
-
-def phase_start(run: Run, phase: Phase) -> int:
-    """The first RL step of a phase, also where the run was resumed in the middle of it."""
-    return 1 + (phase.number - 1) * irl_every(run)
-
-
 def select(run: Run, first: int, last: int, rng: np.random.Generator) -> set[Key]:
     """L2TE, or another selector, on every group of the steps first .. last."""
-    settings = run.recipe.irl
-    column = f"{settings.selector.likelihood}_logprob"
-    if settings.selector.under == "policy":
+    how = run.recipe.irl.selector
+    chosen = (how.type, run.recipe.irl.keep, how.quantile, how.quantile_over)
+    column = f"{how.likelihood}_logprob"
+    if how.under == "policy":
         table = run.ranks.broadcast(lambda: run.store.read(first, last))
         table = _relikelihood(run, table, column)
     else:
@@ -110,33 +86,26 @@ def select(run: Run, first: int, last: int, rng: np.random.Generator) -> set[Key
         shape = (-1, run.recipe.rollout.n)
         reward_PG = rows["reward"].to_numpy().reshape(shape)
         likelihood_PG = rows[column].to_numpy().reshape(shape)
-        keep_PG = select_groups(reward_PG, likelihood_PG, settings, rng)
+        keep_PG = select_groups(reward_PG, likelihood_PG, *chosen, rng)
         keys = zip(rows["group"].to_pylist(), rows["sample"].to_pylist(), strict=True)
         kept |= {(step, *key) for key, keep in zip(keys, keep_PG.flatten(), strict=True) if keep}
     return kept
 
 
-def select_groups(
-    reward_PG: np.ndarray, likelihood_PG: np.ndarray, settings: IRL, rng: np.random.Generator
-) -> np.ndarray:
-    """Which rollouts of some groups the selector of the settings keeps."""
-    how = settings.selector
-    low_PG = lower_quantile(likelihood_PG, how.quantile, how.quantile_over)
-    return SELECTORS[how.type](reward_PG, likelihood_PG, low_PG, settings.keep, rng)
-
-
-def irl_step(
+def forward_kl_step(
     policy: Policy,
     optimizer: torch.optim.Optimizer,
     prompts: list,
     completions: list,
-    settings: IRL,
     budget: Budget,
-    temperature: float,
+    *,
+    reduce: str = "token",
+    temperature: float = 1.0,
+    max_grad_norm: float = 1.0,
     ranks: Ranks = ALONE,
 ) -> Metrics:
-    """One optimizer step of forward KL on these rollouts."""
-    weight_B = irl_weight(torch.tensor([len(c) for c in completions]), settings.reduce)
+    """One optimizer step towards these completions, by cross-entropy: an IRL step, or SFT."""
+    weight_B = irl_weight(torch.tensor([len(c) for c in completions]), reduce)
 
     def part_loss(rows: Rows, new_BT: Tensor, entropy_BT: Tensor) -> tuple[Tensor, dict]:
         loss = forward_kl(new_BT, weight_B[rows.which_B].to(new_BT.device), rows.mask_BT)
@@ -148,12 +117,12 @@ def irl_step(
         [Term(lambda tokens: _rows(policy, prompts, completions, tokens, ranks), part_loss)],
         budget,
         temperature=temperature,
-        max_grad_norm=settings.optimizer.max_grad_norm,
+        max_grad_norm=max_grad_norm,
         ranks=ranks,
     )
     entropy = sums["entropy"] / sums["tokens"]
-    told = {"loss": sums["loss"], "grad_norm": sums["grad_norm"], "entropy": entropy}
-    return told | {name: sums[name] for name in ("out_of_memory", "skipped") if name in sums}
+    metrics = {"loss": sums["loss"], "grad_norm": sums["grad_norm"], "entropy": entropy}
+    return metrics | {name: sums[name] for name in ("out_of_memory", "skipped") if name in sums}
 
 
 def batches(size: int, batch: int, steps: int, rng: np.random.Generator) -> Iterator[np.ndarray]:

@@ -11,6 +11,7 @@ import torch
 from sps.config.recipe import Recipe
 from sps.data.sampler import Sampler
 from sps.evaluate.scores import Scores
+from sps.phases.schedule import Schedule
 from sps.policy.load import Policy
 from sps.policy.logprobs import Scorer
 from sps.policy.meter import Probe
@@ -54,12 +55,18 @@ class Run:
     stop: Stop = field(default_factory=Stop)
     health: Health = field(default_factory=lambda: Health(1))
     data: str = ""  # a digest of all questions and answers; empty: not known
-    start: int = 0  # RL steps done before this process
-    settled: int = 0  # the last step after which evaluations and checkpoints were considered
-    done: int = 0  # the last step that the weights have all of
-    cursor: int = 0  # of the sampler, then
+    # How far it is, in RL steps. A checkpoint holds all but `start`.
+    start: int = 0  # done before this process
+    done: int = 0  # whose updates the weights have all of, with the IRL phase after the last one
+    settled: int = 0  # whose evaluation and checkpoint, where due, are made; a stop may come before
+    cursor: int = 0  # of the sampler after `done`; while a step goes on its own is ahead
     scores: dict[int, Scores] = field(default_factory=dict)  # validation scores by step
     prompts: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def schedule(self) -> Schedule:
+        """Its phases, evaluations and checkpoints."""
+        return Schedule(self.recipe, len(self.train))
 
     def prompt_ids(self, problem: Problem) -> tuple[int, ...]:
         """Token ids of a problem's prompt, encoded once."""

@@ -1,15 +1,77 @@
-"""What a step's metrics give cause to say: each is empty while all is well."""
+"""What the metrics of a phase give cause to say: a table of rules, silent while all is well."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
 from sps.errors import RunFailed
+from sps.phases.run import Run
+from sps.phases.schedule import Phase
 from sps.types import Metrics
 
 # Nats a token that rounding can explain, in float32 and in less; measured: up to 1e-5 and 0.06.
 _ROUNDING = (0.05, 0.3)
 _CUT_OFF = 0.05  # more rollouts without an end than this share are warned of
+_TOO_FAR = 0.7  # docs/results.md
+_NOTHING = {
+    "rl": "no rollout had an advantage, which takes a group with both right and wrong answers. "
+    "Train on problems that are solved now and then, or raise rollout.n",
+    "irl": "the selector kept no rollout. Choose another irl.selector.type",
+}
+
+
+class Warnings:
+    """Those of one RL or IRL phase. Called with each of its records in turn, it yields texts."""
+
+    def __init__(self, run: Run, phase: Phase, kind: str, rl_moved: Metrics):
+        self.run, self.rollout, self.kind, self.rl_moved = run, run.recipe.rollout, kind, rl_moved
+        self.lr = phase.irl_lr if kind == "irl" else run.recipe.rl.lr
+        self.learnt = False  # whether there was a rollout to learn from
+        self.far = ""  # what was said of the engine's gap, once a phase
+
+    def __call__(self, kind: str, record: dict[str, Any]) -> Iterator[str]:
+        """What to say of a record; a gap that nothing explains ends the run."""
+        self.learnt |= record.get("used", 0) > 0 or record.get("kept", 0) > 0
+        yield from self.run.health.saw(kind, record)
+        for rule in RULES[kind]:
+            if text := rule(self, record):
+                yield text
+
+    def gap(self, metrics: Metrics) -> str:
+        """Of the engine's log-probabilities."""
+        check_gap(metrics, self.rollout.gap_stop, self.run.policy.model.compute_dtype)
+        if self.far:
+            return ""
+        self.far = gap_warning(metrics, self.rollout.gap_warn)
+        return self.far
+
+    def still(self, moved: Metrics) -> str | None:
+        """Of a phase that did nothing."""
+        # A part of a phase says little of it; of updates that were skipped there is a warning.
+        if "since_step" in moved or self.run.health.worst:
+            return None
+        dtype, still = self.run.policy.weight_dtype, self.run.recipe.meter.still
+        return stood_still(self.kind, moved, self.lr, dtype, still, self.learnt)
+
+
+# Kind of a record -> its rules, in the order in which they are said.
+RULES: dict[str, tuple[Callable[[Warnings, Metrics], str | None], ...]] = {
+    "rl": (
+        Warnings.gap,
+        lambda seen, metrics: memory_warning(metrics, seen.run.budget.tokens),
+    ),
+    "irl": (
+        lambda seen, metrics: cut_off_warning(metrics, seen.rollout.max_new_tokens),
+        lambda seen, metrics: memory_warning(metrics, seen.run.budget.tokens),
+    ),
+    "meter": (
+        Warnings.still,
+        lambda seen, moved: went_too_far(moved, seen.rl_moved, seen.lr),
+    ),
+}
 
 
 def gap_warning(metrics: Metrics, limit: float) -> str:
@@ -61,4 +123,36 @@ def cut_off_warning(metrics: Metrics, limit: int) -> str:
     return (
         f"{share:.0%} of the rollouts that IRL learns from were cut off at {limit} tokens and have "
         "no end, so it teaches the policy not to end; raise rollout.max_new_tokens, or lower irl.lr"
+    )
+
+
+def stood_still(
+    phase: str, metrics: Metrics, lr: float, dtype: str, still: float, learnt: bool = True
+) -> str | None:
+    """A warning when a phase did not move the policy, with what to do about it.
+
+    `learnt` says that there was a rollout to learn from: if not, no learning rate helps.
+    """
+    if not metrics["relative_update"] < still:  # NaN is another matter
+        return None
+    if not learnt:
+        return f"the {phase} phase had nothing to learn from: {_NOTHING[phase]}"
+    return (
+        f"the {phase} phase moved the policy by {metrics['relative_update']:.1e} of its size "
+        f"({metrics['weights_changed']:.1%} of its {dtype} weights changed, KL "
+        f"{metrics.get('kl', 0.0):.1e} a token): at lr {lr:g} it does nothing. Raise {phase}.lr"
+    )
+
+
+def went_too_far(irl: Metrics, rl: Metrics, lr: float) -> str | None:
+    """A warning when an IRL phase moved the weights like the RL phase before it; `rl` is empty
+    where none came before."""
+    whole = rl.get("relative_update", 0.0)
+    if not whole or "since_step" in rl or irl["relative_update"] < _TOO_FAR * whole:
+        return None
+    ratio = irl["relative_update"] / whole
+    return (
+        f"the irl phase moved the weights {ratio:.2f} times as far as the rl phase before it; from "
+        f"{_TOO_FAR} on it was measured to undo what RL teaches. Lower irl.lr, now {lr:.1e}, or "
+        "irl.reach where that sets it"
     )

@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -16,14 +17,12 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from sps.config.recipe import BaseTraining
-
 SHIPPED = Path(__file__).parent.parent / "assets" / "bases"
 
 
-def base_hash(base: BaseTraining, task: dict) -> str:
+def base_hash(base: dict, task: dict) -> str:
     """Names the policy that this recipe makes on this task."""
-    text = json.dumps({"base": base.model_dump(), "task": task, "format": 1}, sort_keys=True)
+    text = json.dumps({"base": base, "task": task, "format": 1}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -49,14 +48,17 @@ def make_tokenizer(words: list[str]) -> PreTrainedTokenizerFast:
 
 
 def make_base(
-    base: BaseTraining,
+    name: str,
     tokenizer: PreTrainedTokenizerFast,
     attempts: Iterator[tuple[str, str]],
-    name: str,
     progress: Callable[[int, int, float], None] = lambda step, of, loss: None,
+    **settings: Any,
 ) -> Path:
-    """Train on (prompt, completion) texts, save under `name`; a crash leaves nothing half made."""
-    model = _train(base, tokenizer, attempts, progress)
+    """Train on (prompt, completion) texts, save under `name`; a crash leaves nothing half made.
+
+    Settings are those of `_train` and `_shape`.
+    """
+    model = _train(tokenizer, attempts, progress, **settings)
     folder = cache_folder() / name
     draft = folder.with_name(f"{name}.{os.getpid()}.draft")
     model.save_pretrained(draft)
@@ -66,31 +68,32 @@ def make_base(
     return folder
 
 
-def _train(base, tokenizer, attempts, progress) -> LlamaForCausalLM:
-    torch.manual_seed(base.seed)
-    model = LlamaForCausalLM(_shape(base, tokenizer))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=base.lr, weight_decay=0.01)
-    for step in range(base.steps):
+def _train(
+    tokenizer, attempts, progress, *, seed: int, steps: int, batch: int, lr: float, **shape: int
+) -> LlamaForCausalLM:
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(_shape(tokenizer, **shape))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01)
+    for step in range(steps):
         for group in optimizer.param_groups:
-            group["lr"] = base.lr * 0.5 * (1 + math.cos(math.pi * step / base.steps))
-        batch = [next(attempts) for _ in range(base.batch)]
-        ids, labels = _encode(tokenizer, batch)
+            group["lr"] = lr * 0.5 * (1 + math.cos(math.pi * step / steps))
+        ids, labels = _encode(tokenizer, [next(attempts) for _ in range(batch)])
         loss = model(input_ids=ids, labels=labels).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        progress(step + 1, base.steps, loss.item())
+        progress(step + 1, steps, loss.item())
     return model
 
 
-def _shape(base: BaseTraining, tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
+def _shape(tokenizer, hidden: int, layers: int, heads: int, ff: int) -> LlamaConfig:
     return LlamaConfig(
         vocab_size=len(tokenizer),
-        hidden_size=base.hidden,
-        num_hidden_layers=base.layers,
-        num_attention_heads=base.heads,
-        intermediate_size=base.ff,
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=ff,
         max_position_embeddings=128,
         tie_word_embeddings=True,
         pad_token_id=tokenizer.pad_token_id,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stderr
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,6 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, logging
 
-from sps.config.recipe import Lora
 from sps.errors import UserError
 from sps.logits import scaled_logits
 from sps.policy.cpu_attention import use_short
@@ -52,6 +52,11 @@ class Policy:
         pad = self.tokenizer.pad_token_id
         return pad if pad is not None else self.eos_ids[0]
 
+    @property
+    def weight_dtype(self) -> str:
+        """Of the weights that are trained, by name; the computation may have another."""
+        return str(next(self.model.parameters()).dtype).removeprefix("torch.")
+
     def encode(self, prompt: str | list[dict[str, str]]) -> tuple[int, ...]:
         """Token ids of plain text, or of chat messages through the tokenizer's template."""
         if isinstance(prompt, str):
@@ -71,52 +76,52 @@ class Policy:
         return self.tokenizer.decode(ids, skip_special_tokens=True)
 
 
-def prepare_training(
-    model: Any, checkpointing: bool = False, compiled: bool = False, lora: Lora | None = None
-) -> None:
-    """Adapters, less memory, or less time in the training pass. Sampling runs the plain layers."""
-    if getattr(model, "_hf_peft_config_loaded", False):
-        _train_adapters(model, lora)
-    elif lora is not None:
-        add_lora(model, lora)
+def prepare_training(model: Any, checkpointing: bool = False, compiled: bool = False) -> None:
+    """Less memory, or less time, in the training pass. Sampling runs the plain layers."""
     if checkpointing:
         recompute_layers(model)
     if compiled:
         compile_layers(model)
 
 
-def add_lora(model: Any, lora: Lora) -> None:
-    """Adapters on the model's linear layers; only they are trained from now on."""
+def use_adapters(
+    model: Any,
+    rank: int = 0,
+    alpha: int = 0,
+    targets: str | Sequence[str] = "all-linear",
+    seed: int = 0,
+) -> None:
+    """LoRA on the model's linear layers, which alone is trained from now on; rank 0: none.
+
+    Adapters that were loaded with the model are frozen: they go on, with the shape they have.
+    """
+    if getattr(model, "_hf_peft_config_loaded", False):
+        found = model.peft_config["default"]
+        if (rank, alpha) != (found.r, found.lora_alpha):
+            own = f"{{rank: {found.r}, alpha: {found.lora_alpha:g}}}"
+            raise UserError(
+                f"model.path holds LoRA adapters of rank {found.r} and alpha "
+                f"{found.lora_alpha:g}: train them on with model.lora: {own}, or merge them into "
+                "their model first"
+            )
+    elif rank:
+        _add_lora(model, rank, alpha, targets, seed)
+    else:
+        return
+    for name, weight in model.named_parameters():
+        weight.requires_grad_("lora_" in name)
+
+
+def _add_lora(model: Any, rank: int, alpha: int, targets: str | Sequence[str], seed: int) -> None:
     try:
         from peft import LoraConfig
     except ImportError:
         raise UserError("model.lora: peft is not installed; install the extra: sps[lora]") from None
-    targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
-    how = LoraConfig(
-        r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, task_type="CAUSAL_LM"
-    )
+    layers = targets if isinstance(targets, str) else list(targets)
+    how = LoraConfig(r=rank, lora_alpha=alpha, target_modules=layers, task_type="CAUSAL_LM")
     with torch.random.fork_rng():
-        torch.manual_seed(lora.seed)
+        torch.manual_seed(seed)
         model.add_adapter(how)
-    _adapters_alone(model)
-
-
-def _train_adapters(model: Any, lora: Lora | None) -> None:
-    """Go on with adapters that were loaded; they are frozen then. Their own shape is the only one
-    they can have."""
-    found = model.peft_config["default"]
-    if lora is None or (lora.rank, lora.alpha) != (found.r, found.lora_alpha):
-        raise UserError(
-            f"model.path holds LoRA adapters of rank {found.r} and alpha {found.lora_alpha:g}: "
-            f"train them on with model.lora: {{rank: {found.r}, alpha: {found.lora_alpha:g}}}, or "
-            "merge them into their model first"
-        )
-    _adapters_alone(model)
-
-
-def _adapters_alone(model: Any) -> None:
-    for name, weight in model.named_parameters():
-        weight.requires_grad_("lora_" in name)
 
 
 def load_policy(

@@ -73,44 +73,5 @@ class Meter:
         )
 
 
-_TOO_FAR = 0.7  # docs/results.md
-_NOTHING = {
-    "rl": "no rollout had an advantage, which takes a group with both right and wrong answers. "
-    "Train on problems that are solved now and then, or raise rollout.n",
-    "irl": "the selector kept no rollout. Choose another irl.selector.type",
-}
-
-
-def stood_still(
-    phase: str, metrics: Metrics, lr: float, dtype: str, still: float, learnt: bool = True
-) -> str | None:
-    """A warning when a phase did not move the policy, with what to do about it.
-
-    `learnt` says that there was a rollout to learn from: if not, no learning rate helps.
-    """
-    if not metrics["relative_update"] < still:  # NaN is another matter
-        return None
-    if not learnt:
-        return f"the {phase} phase had nothing to learn from: {_NOTHING[phase]}"
-    return (
-        f"the {phase} phase moved the policy by {metrics['relative_update']:.1e} of its size "
-        f"({metrics['weights_changed']:.1%} of its {dtype} weights changed, KL "
-        f"{metrics.get('kl', 0.0):.1e} a token): at lr {lr:g} it does nothing. Raise {phase}.lr"
-    )
-
-
-def went_too_far(irl: Metrics, rl: Metrics, lr: float) -> str | None:
-    """A warning when an IRL phase took a way like that of the RL phase before it."""
-    whole = rl["relative_update"]
-    if not whole or "since_step" in rl or irl["relative_update"] < _TOO_FAR * whole:
-        return None
-    ratio = irl["relative_update"] / whole
-    return (
-        f"the irl phase moved the weights {ratio:.2f} times as far as the rl phase before it; from "
-        f"{_TOO_FAR} on it was measured to undo what RL teaches. Lower irl.lr, now {lr:.1e}, or "
-        "irl.reach where that sets it"
-    )
-
-
 def _trained(model: Any) -> list[tuple[str, torch.Tensor]]:
     return [(name, p) for name, p in model.named_parameters() if p.requires_grad]

@@ -10,7 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sps.algo.irl import SELECTORS, forward_kl, irl_weight, lower_quantile, reach
+from sps.algo.irl import SELECTORS, forward_kl, irl_weight, lower_quantile
+from sps.algo.reach import reach
 
 # position              0     1     2     3     4     5     6     7
 REWARD = np.array([[0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0]])

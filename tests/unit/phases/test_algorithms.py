@@ -13,7 +13,7 @@ import torch
 from sps.algo.table import ALGORITHMS
 from sps.build import open_run
 from sps.config import rl as keys
-from sps.config.recipe import load_recipe, parse_recipe
+from sps.config.load import load_recipe, parse_recipe
 from sps.errors import UserError
 from sps.phases.rl import rl_phase
 from sps.phases.schedule import Phase

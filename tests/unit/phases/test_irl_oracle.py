@@ -112,7 +112,8 @@ SMALL_PASSES = [(name, 30) for name in ("l2te", "sequence", "policy")]
 )
 def test_phases_are_the_ones_by_hand(name, micro_tokens, model_folder, tmp_path):
     changes = {f"irl__{key}": value for key, value in CASES[name].items()}
-    run, tree = open_parts(model_folder, tmp_path / "run", rl__micro_tokens=micro_tokens, **changes)
+    changes |= {"rl__micro_tokens": micro_tokens, "rl__steps": 5}
+    run, tree = open_parts(model_folder, tmp_path / "run", **changes)
     by_hand = ByHand(run, tree)
     # The second was resumed in the middle, after step 3; the third is cut short.
     for number, first, steps in ((1, 1, (1, 2)), (2, 4, (3, 4)), (3, 5, (5,))):
@@ -121,7 +122,9 @@ def test_phases_are_the_ones_by_hand(name, micro_tokens, model_folder, tmp_path)
             run.store.append(step, [r for r in rollouts if r.step == step])
         version = run.policy.version
         kept, wanted = by_hand.phase(number, [made_rollouts(step) for step in steps])
-        told, *learnt = irl_phase(run, Phase(number, first, steps[-1], irl=True))
+        phase = next(run.schedule.phases(done=first - 1))
+        assert (phase.number, phase.start, phase.last) == (number, steps[0], steps[-1])
+        told, *learnt = irl_phase(run, phase)
         assert told["kept"] == len(kept) > 0
         assert told["lr"] == pytest.approx(by_hand.rate, rel=1e-9)
         assert told["kept_right"] == pytest.approx(np.mean([r.reward > 0 for r in kept]))
@@ -142,7 +145,7 @@ def test_a_phase_that_keeps_nothing_moves_nothing(model_folder, tmp_path):
     run, _ = open_parts(model_folder, tmp_path / "run", irl__selector={"type": "negative"})
     run.store.append(1, made_rollouts(1, groups=1))  # all right
     before = [p.detach().clone() for p in run.policy.model.parameters()]
-    (told,) = irl_phase(run, Phase(1, 1, 1, irl=True))
+    (told,) = irl_phase(run, Phase(1, 1, 1, 1, irl=True, irl_lr=1e-3))
     assert told["kept"] == 0
     after = run.policy.model.parameters()
     assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))

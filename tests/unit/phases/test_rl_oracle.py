@@ -103,7 +103,7 @@ def test_a_phase_is_the_one_by_hand(name, model_folder, tmp_path):
     phase = ByHand(run, tree)
     steps = 7 if "memory" in name else STEPS  # problems have to come back
     phase.last = steps
-    for step, metrics, settled in rl_phase(run, Phase(1, 1, steps, irl=False)):
+    for step, metrics, settled in rl_phase(run, Phase(1, 1, 1, steps)):
         phase.check(step, metrics, settled)
     assert phase.step == steps
     assert run.policy.version == steps

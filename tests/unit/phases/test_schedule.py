@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,24 +9,44 @@ from hypothesis import strategies as st
 
 from sps.config.load import parse_recipe
 from sps.evaluate.scores import best_step, count_scores
-from sps.phases.irl import batches, irl_every, phase_start
-from sps.phases.schedule import Phase, schedule
+from sps.phases.irl import batches
+from sps.phases.schedule import Phase, Schedule
 
 
-def test_schedule_by_hand():
-    assert list(schedule(total=7, every=3, irl_steps=4)) == [
-        Phase(1, 1, 3, True),
-        Phase(2, 4, 6, True),
-        Phase(3, 7, 7, True),
+def schedule(problems=0, rounds=1, **tree):
+    """Of 7 steps in phases of 3 unless told otherwise; 4 problems a step."""
+    irl = {"every": 3, "steps": 4, "lr": 0.5} | tree.pop("irl", {})
+    algorithm = {"type": "gspo", "steps_per_generation": rounds}
+    rl = {"steps": 7, "lr": 1e-3, "algorithm": algorithm} | tree.pop("rl", {})
+    tree |= {"rl": rl, "irl": irl, "rollout": {"prompts": 4}}
+    return Schedule(parse_recipe(tree, "test"), problems)
+
+
+def test_phases_by_hand():
+    assert list(schedule().phases()) == [
+        Phase(1, 1, 1, 3, True, 0.5),
+        Phase(2, 4, 4, 6, True, 0.5),
+        Phase(3, 7, 7, 7, True, 0.5),
     ]
-    assert list(schedule(total=4, every=9, irl_steps=0)) == [Phase(1, 1, 4, False)]
-    assert list(schedule(total=4, every=9, irl_steps=1)) == [Phase(1, 1, 4, True)]
+    plain = schedule(rl={"steps": 4}, irl={"every": 9, "steps": 0})
+    assert list(plain.phases()) == [Phase(1, 1, 1, 4, irl=False)]
+    one = schedule(rl={"steps": 4}, irl={"every": 9, "lr": 0.0})
+    assert list(one.phases()) == [Phase(1, 1, 1, 4, irl=True, irl_lr=0.0)]
 
 
-def test_schedule_finishes_the_phase_it_was_stopped_in():
-    assert list(schedule(7, 3, 4, done=4)) == [Phase(2, 5, 6, True), Phase(3, 7, 7, True)]
-    assert list(schedule(7, 3, 4, done=3)) == [Phase(2, 4, 6, True), Phase(3, 7, 7, True)]
-    assert list(schedule(7, 3, 4, done=7)) == []
+def test_the_phase_it_was_stopped_in_is_finished():
+    third = Phase(3, 7, 7, 7, True, 0.5)
+    assert list(schedule().phases(done=4)) == [Phase(2, 4, 5, 6, True, 0.5), third]
+    assert list(schedule().phases(done=3)) == [Phase(2, 4, 4, 6, True, 0.5), third]
+    assert list(schedule().phases(done=7)) == []
+
+
+def test_a_rate_that_is_left_out_is_by_the_whole_phase_also_when_resumed_in_it():
+    # 0.35 = 2 * lr / 1e-3 * (4 / steps) ** 0.65, for phases of 3, 3 and 1 steps.
+    rates = [0.35e-3 / 2 / (4 / steps) ** 0.65 for steps in (3, 3, 1)]
+    for done in (0, 2, 3, 5):
+        left = [phase.irl_lr for phase in schedule(irl={"lr": None}).phases(done)]
+        assert left == pytest.approx(rates[done // 3 :])
 
 
 @pytest.mark.parametrize(
@@ -43,12 +61,24 @@ def test_schedule_finishes_the_phase_it_was_stopped_in():
     ],
 )
 def test_a_phase_is_as_long_as_set_or_one_pass(every, irl_steps, rounds, steps):
-    algorithm = {"type": "gspo", "steps_per_generation": rounds}
-    tree = {"rollout": {"prompts": 4}, "rl": {"algorithm": algorithm}}
-    recipe = parse_recipe(tree | {"irl": {"every": every, "steps": irl_steps}}, "test")
-    run = SimpleNamespace(recipe=recipe, train=[None] * 10)
-    assert irl_every(run) == steps
-    assert phase_start(run, Phase(3, 1, 1, True)) == 1 + 2 * steps
+    found = schedule(10, rounds, irl={"every": every, "steps": irl_steps})
+    assert found.phase_steps == steps
+
+
+def test_evaluations_and_checkpoints_by_hand():
+    asked = {"evaluation": {"every": 2}, "checkpoint": {"every": 4}}
+    assert schedule(**asked).evaluated() == [0, 2, 4, 6, 7]
+    assert schedule(**asked).saved() == [4, 7]
+    # Generations of 2 steps end at 2, 3, 5, 6 and 7 where phases of 3 cut them short.
+    assert schedule(rounds=2, **asked).evaluated() == [0, 2, 5, 6, 7]
+    assert schedule(rounds=2, **asked).saved() == [5, 7]
+    off = schedule(evaluation={"every": 0}, checkpoint={"every": 0})
+    assert (off.evaluated(), off.saved()) == ([], [7])
+
+
+def test_rollouts_are_drawn_at_the_first_step_of_each_generation():
+    found = schedule(rounds=2, irl={"every": 5})
+    assert [list(found.draws(done)) for done in (0, 2, 4, 5, 7)] == [[], [1], [1, 3], [], [6]]
 
 
 def scores(*right):
@@ -71,11 +101,12 @@ def test_the_best_checkpoint_is_the_first_with_the_most_right_answers():
 
 
 @given(st.integers(1, 40), st.integers(1, 15), st.integers(0, 40))
-def test_schedule_takes_every_step_left_once(total, every, done):
-    phases = list(schedule(total, every, 1, min(done, total)))
+def test_every_step_left_is_taken_once(total, every, done):
+    phases = list(schedule(rl={"steps": total}, irl={"every": every}).phases(min(done, total)))
     steps = [s for p in phases for s in range(p.first, p.last + 1)]
     assert steps == list(range(min(done, total) + 1, total + 1))
     assert all(p.last == min(p.number * every, total) for p in phases)
+    assert all(p.start == (p.number - 1) * every + 1 for p in phases)
 
 
 @given(st.integers(1, 30), st.integers(1, 12), st.integers(1, 8))

@@ -14,7 +14,6 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from sps.config.recipe import Lora
 from sps.errors import UserError
 from sps.policy.checkpoint import (
     damage,
@@ -25,7 +24,7 @@ from sps.policy.checkpoint import (
     sound_checkpoint,
 )
 from sps.policy.embedded import make_tokenizer
-from sps.policy.load import Policy, check_logits, load_policy, prepare_training
+from sps.policy.load import Policy, check_logits, load_policy, use_adapters
 from sps.tasks.countdown import Countdown
 
 
@@ -122,9 +121,7 @@ def test_a_folder_of_runs_given_as_a_model_names_a_checkpoint_in_it(own_policy, 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of peft: the layer is tied, and saved
 def test_adapters_of_every_kind_are_put_back(own_policy, tmp_path):
-    prepare_training(
-        own_policy.model, lora=Lora(rank=2, alpha=4, targets=["q_proj", "embed_tokens"])
-    )
+    use_adapters(own_policy.model, rank=2, alpha=4, targets=["q_proj", "embed_tokens"])
     trained = {n: p for n, p in own_policy.model.named_parameters() if p.requires_grad}
     assert any("lora_embedding_A" in name for name in trained)
     with torch.no_grad():
@@ -139,7 +136,7 @@ def test_adapters_of_every_kind_are_put_back(own_policy, tmp_path):
 
 
 def test_adapters_that_the_model_has_no_place_for_are_an_error(own_policy, tmp_path):
-    prepare_training(own_policy.model, lora=Lora(rank=2, alpha=4, targets=["q_proj"]))
+    use_adapters(own_policy.model, rank=2, alpha=4, targets=["q_proj"])
     folder = save(own_policy, tmp_path / "step-000001")
     names = load_file(folder / "adapter_model.safetensors")
     strange = {name.replace("q_proj", "r_proj"): weight for name, weight in names.items()}
@@ -228,7 +225,7 @@ def test_a_checkpoint_of_another_shape_is_an_error(own_policy, tmp_path):
 
 
 def test_adapters_that_are_missing_are_an_error(own_policy, tmp_path):
-    prepare_training(own_policy.model, lora=Lora(rank=2, alpha=4, targets=["q_proj"]))
+    use_adapters(own_policy.model, rank=2, alpha=4, targets=["q_proj"])
     path = save(own_policy, tmp_path / "step-000001") / "adapter_model.safetensors"
     names = load_file(path)
     gone = names.popitem()[0]

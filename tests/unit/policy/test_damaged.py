@@ -17,10 +17,9 @@ from safetensors.torch import load_file, save_file
 from sps.cli import main
 from sps.commands.doctor import shape_of
 from sps.config.load import load_recipe
-from sps.config.recipe import Lora
 from sps.errors import UserError
 from sps.policy.checkpoint import save_checkpoint
-from sps.policy.load import load_policy, prepare_training
+from sps.policy.load import load_policy, use_adapters
 
 BASE = next((Path(__file__).parents[3] / "src" / "sps" / "assets" / "bases").iterdir())
 DOWN = "model.layers.0.mlp.down_proj.weight"
@@ -213,7 +212,7 @@ def test_the_command_line_says_it_in_one_paragraph(model, tmp_path, monkeypatch,
 @pytest.mark.parametrize("damaged", ["model", "adapters"])
 def test_adapters_and_their_model_are_both_looked_at(model, tmp_path, damaged):
     policy = load_policy(str(model))
-    prepare_training(policy.model, lora=Lora(rank=2, alpha=4, targets=["q_proj"]))
+    use_adapters(policy.model, rank=2, alpha=4, targets=["q_proj"])
     adapters = tmp_path / "step-000001"
     save_checkpoint(adapters, policy, {"step": 1}, {})
     loaded = load_policy(str(adapters)).model

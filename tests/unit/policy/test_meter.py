@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from sps.errors import RunFailed
+from sps.phases.warnings import stood_still
 from sps.policy.logprobs import Scorer, greedy_probs, micro_batches, token_logprobs
-from sps.policy.meter import Meter, Probe, stood_still, went_too_far
+from sps.policy.meter import Meter, Probe
 from sps.policy.update import Budget, Term, make_optimizer, optimizer_step
 
 
@@ -36,31 +37,6 @@ def test_meter_of_no_change_is_zero_and_warns_with_lr_and_dtype(own_policy, ragg
     assert "lr 5e-10" in warning
     assert "bfloat16" in warning
     assert "irl.lr" in warning
-
-
-def test_no_warning_when_the_policy_moved():
-    moved = {"weights_changed": 1.0, "relative_update": 1e-3, "kl": 0.1}
-    assert stood_still("rl", moved, 1e-4, "float32", still=1e-6) is None
-
-
-def test_an_irl_phase_that_goes_as_far_as_rl_is_warned_of():
-    rl = {"relative_update": 2.7e-4}
-    warning = went_too_far({"relative_update": 2.6e-4}, rl, 2e-5)
-    assert "0.96 times as far as the rl phase" in warning
-    assert "irl.lr, now 2.0e-05" in warning
-    assert went_too_far({"relative_update": 1.8e-4}, rl, 2e-5) is None  # 0.67
-    # Resumed in mid-phase: only a part of RL's way is known; or RL had nothing to learn from.
-    assert went_too_far({"relative_update": 1.0}, rl | {"since_step": 20}, 2e-5) is None
-    assert went_too_far({"relative_update": 1.0}, {"relative_update": 0.0}, 2e-5) is None
-
-
-def test_a_phase_with_nothing_to_learn_from_does_not_blame_the_learning_rate():
-    still = {"weights_changed": 0.0, "relative_update": 0.0, "kl": 0.0}
-    for phase, why in [("rl", "both right and wrong answers"), ("irl", "kept no rollout")]:
-        warning = stood_still(phase, still, 1e-4, "float32", still=1e-6, learnt=False)
-        assert f"the {phase} phase had nothing to learn from" in warning
-        assert why in warning
-        assert "lr" not in warning
 
 
 def test_meter_kl_is_the_k3_estimate_on_the_probe(own_policy, ragged):
