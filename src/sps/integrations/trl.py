@@ -288,6 +288,8 @@ class SPSCallback(TrainerCallback):
             self._optimizer = irl.make_irl_optimizer(policy.model, settings, self._lr())
         for group in self._optimizer.param_groups:
             group["lr"] = self._lr()
+        how = {"reduce": settings.reduce, "temperature": self._args.temperature}
+        how["max_grad_norm"] = settings.optimizer.max_grad_norm
         for batch in irl.batches(len(kept), settings.batch, settings.steps, rng):
             began = time.perf_counter()
             numbers = [kept[i] for i in batch]
@@ -295,14 +297,7 @@ class SPSCallback(TrainerCallback):
             rollouts = _columns([found[n] for n in numbers])
             with _calm(policy.model, recompute=True):
                 metrics = irl.forward_kl_step(
-                    policy,
-                    self._optimizer,
-                    *rollouts,
-                    self.budget,
-                    reduce=settings.reduce,
-                    temperature=self._args.temperature,
-                    max_grad_norm=settings.optimizer.max_grad_norm,
-                    ranks=self.ranks,
+                    policy, self._optimizer, *rollouts, self.budget, ranks=self.ranks, **how
                 )
             yield {**metrics, "seconds/update": time.perf_counter() - began}
         if settings.optimizer_state == "fresh":
