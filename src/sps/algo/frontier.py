@@ -12,7 +12,8 @@ here, before any scores are seen:
 - Area: mean of the envelope over the range of all methods. Gap: mean difference of two envelopes
   over the range of the two; the verdict is on it. Gaps at `QUANTILES` of that range say where.
   Means are over 33 equally spaced places, ends included.
-- Highest kept: the largest Pass@1 of a path where Pass@k is not below the base's.
+- Free gain: by how much the largest Pass@1 of a path where Pass@k is not below the base's exceeds
+  the base's Pass@1.
 
 Intervals resample questions and seeds, the same ones for all methods; that they cover is shown by
 simulation (`bench/frontier_coverage.py`).
@@ -40,7 +41,7 @@ class Standing:
     name: str
     points: list[tuple[float, float]]  # Pass@1 and Pass@k in the order of the path, base left out
     area: Interval  # mean Pass@k of the envelope over the range of all methods
-    highest_kept: Interval  # largest Pass@1 where Pass@k is not below the base's
+    free_gain: Interval  # of Pass@1 over the base's, as long as Pass@k is not below the base's
     reach: float  # largest Pass@1
 
 
@@ -90,7 +91,7 @@ def frontier(
             name,
             [(float(x), float(y)) for x, y in path[0, 1:]],
             how.interval(_over_range(path, low_R, high_R).mean(1)),
-            how.skewed_interval(highest_kept(path)),
+            how.skewed_interval(highest_kept(path) - low_R),
             float(_reach(path)[0]),
         )
         for name, path in xy.items()
@@ -211,7 +212,7 @@ class _Resampling:
         return _clipped(value_R[0], -off, off, least)
 
     def skewed_interval(self, value_R: np.ndarray) -> Interval:
-        """Each end by the deviations on its side: of a place where a path may end at once."""
+        """Each end by the deviations on its side: a gain may be 0 and not less."""
         tail = (1 - self.level) / 2
         low, high = np.quantile(self._deviations(value_R), (tail, 1 - tail))
         return _clipped(value_R[0], low, high)

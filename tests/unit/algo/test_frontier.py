@@ -52,7 +52,7 @@ def test_area_gap_and_range_by_hand():
     assert found.range == (1 / 8, 1 / 2)
     assert [s.area[0] for s in found.standings] == [1 / 2, 1, 1]
     assert [s.reach for s in found.standings] == [1 / 2, 1 / 2, 3 / 4]
-    assert [s.highest_kept[0] for s in found.standings] == [1 / 2, 1 / 2, 3 / 4]
+    assert [s.free_gain[0] for s in found.standings] == [3 / 8, 3 / 8, 5 / 8]
     assert found.standings[2].points == [(1 / 2, 1), (3 / 4, 1)]
     assert [(g.name, g.minus, g.range, g.mean[0]) for g in found.gaps] == [
         ("flat", "steep", (1 / 8, 1 / 2), 1 / 2),
