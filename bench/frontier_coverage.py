@@ -97,7 +97,7 @@ def truth(setting: Setting) -> dict[str, list[float]]:
 
     def mean(path: np.ndarray, top: float) -> float:
         at = np.minimum(low + (top - low) * np.linspace(0, 1, 33), top)
-        return float(envelope(path, at[None]).mean())
+        return float(np.trapezoid(envelope(path, at[None])[0], dx=1 / 32))
 
     gaps = []
     for path, own in zip(paths[1:], tops[1:], strict=True):
@@ -137,7 +137,7 @@ def plain_gap(base_Q: np.ndarray, paths: list[np.ndarray], rng: np.random.Genera
         )
         top = min(a[..., 0].max(), b[..., 0].max())
         at = np.minimum(start[0] + (top - start[0]) * np.linspace(0, 1, 33), top)[None]
-        found.append((envelope(b, at) - envelope(a, at)).mean())
+        found.append(np.trapezoid((envelope(b, at) - envelope(a, at))[0], dx=1 / 32))
     return np.quantile(found, (0.025, 0.975))
 
 

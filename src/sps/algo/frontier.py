@@ -11,7 +11,7 @@ here, before any scores are seen:
 - Range of several methods: from the base's Pass@1 to the smallest of their largest Pass@1.
 - Area: mean of the envelope over the range of all methods. Gap: mean difference of two envelopes
   over the range of the two; the verdict is on it. Gaps at `QUANTILES` of that range say where.
-  Means are over 33 equally spaced places, ends included.
+  Means over a range are by the trapezoid rule, of 32 equal parts.
 - Free gain: by how much the largest Pass@1 of a path where Pass@k is not below the base's exceeds
   the base's Pass@1.
 
@@ -30,6 +30,7 @@ from sps.algo.passk import Interval, pass_at_k
 
 QUANTILES = (0.25, 0.5, 0.75)  # of a range, where gaps are reported
 _GRID = np.linspace(0, 1, 33)
+_WEIGHT = np.array([0.5, *[1.0] * 31, 0.5]) / 32
 _AT = [round(32 * q) for q in QUANTILES]
 _TINY = 1e-15
 
@@ -90,7 +91,7 @@ def frontier(
         Standing(
             name,
             [(float(x), float(y)) for x, y in path[0, 1:]],
-            how.interval(_over_range(path, low_R, high_R).mean(1)),
+            how.interval(_over_range(path, low_R, high_R) @ _WEIGHT),
             how.skewed_interval(highest_kept(path) - low_R),
             float(_reach(path)[0]),
         )
@@ -132,10 +133,10 @@ def _gaps(
         ranges[name] = (float(low_R[0]), float(high_R[0]))
         ours, other = (_over_range(xy[one], low_R, high_R) for one in (name, reference))
         diffs[name] = ours - other
-    stretch = how.stretch([diff_RG.mean(1) for diff_RG in diffs.values()])
+    stretch = how.stretch([diff_RG @ _WEIGHT for diff_RG in diffs.values()])
     found = []
     for name, diff_RG in diffs.items():
-        mean = how.interval(diff_RG.mean(1), -1.0, stretch)
+        mean = how.interval(diff_RG @ _WEIGHT, -1.0, stretch)
         at = [how.interval(diff_RG[:, i], -1.0, stretch) for i in _AT]
         verdict = "above" if mean[1] > 0 else "below" if mean[2] < 0 else "tied"
         found.append(Gap(name, reference, ranges[name], mean, at, verdict))
