@@ -18,6 +18,7 @@ from rich.status import Status
 from rich.table import Table
 
 from sps.commands.compare import Job, compare, plan
+from sps.commands.frontier import frontier_lines
 from sps.commands.methods import by_name, make_extras, sweep_recipe
 from sps.config.recipe import Recipe, load_recipe
 from sps.errors import Stopped, UserError
@@ -85,6 +86,7 @@ def run_compare(
     workers: int,
     overrides: list[str],
     sweep: str = "",
+    mix: str = "",
 ) -> None:
     """Run, show, and write results.json and report.html."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -94,7 +96,7 @@ def run_compare(
     swept = sweep_recipe(paths[-1], overrides, sweep) if sweep else []
     fixed = paths[:-1] if sweep else paths
     recipes = by_name([*(load_recipe(path, overrides) for path in fixed), *swept])
-    extras = make_extras(next(iter(recipes)), recipes, early, hot)
+    extras = make_extras(next(iter(recipes)), recipes, early, hot, mix)
     _find_trackers(list(recipes.values()))
     _refuse_too_large(list(recipes.values()))
     _base(recipes)
@@ -104,6 +106,8 @@ def run_compare(
     with _Watch() as watch, stop.listening(), stop.window():
         results = compare(jobs, out, watch, workers or None)
     show_results(results)
+    if results["frontier"]:
+        _say(["", *frontier_lines(results["frontier"])])
     from sps.report.page import write_report
 
     page = write_report([out], out / "report.html")

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from sps.algo.passk import mean_interval, paired
+from sps.commands.frontier import frontier_record
 from sps.config.recipe import Recipe, differences, load_recipe
 from sps.errors import Stopped, UserError
 from sps.evaluate.scores import Scores, read_scores
@@ -36,11 +37,13 @@ Summaries = dict[str, dict[str, Any]]  # method name -> summary of its test scor
 
 @dataclass(frozen=True)
 class Extra:
-    """Another way to use a trained run: an earlier checkpoint, another sampling temperature."""
+    """Another way to use a trained run: an earlier checkpoint, another temperature, a mix of its
+    weights with the base's."""
 
     name: str
     step: int | None = None
     temperature: float | None = None
+    mix: float | None = None  # the base's share
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,7 @@ def compare(jobs: list[Job], out: Path, watch: Watch, workers: int | None = None
             pool.shutdown(wait=isinstance(error, Stopped), cancel_futures=True)
             raise
     results = summarise(jobs, found)
+    results["frontier"] = frontier_record((job.method, job.folder) for job in jobs if job.train)
     results["wall_seconds"] = _since(began)
     write_whole(out / "results.json", json.dumps(results, indent=1))
     return results
@@ -176,7 +180,7 @@ def run_job(job: Job) -> Summaries:
 
 
 def run_extra(job: Job) -> Summaries:
-    """Another use of a run that has ended: its extra's checkpoint at its extra's temperature."""
+    """Another use of a run that has ended: its extra's checkpoint, temperature and mix."""
     from sps.build import (
         make_engine,
         make_policy,
@@ -187,17 +191,21 @@ def run_extra(job: Job) -> Summaries:
     )
     from sps.evaluate.evaluate import evaluate
     from sps.lifecycle.measure import checkpoint_path
+    from sps.policy.mix import mix_into
     from sps.store.evals import EvalStore
 
     refuse_other(job)
     recipe, extra = settle_dtype(job.recipe, job.folder), job.extras[0]
     how, step = recipe.evaluation, recipe.rl.steps if extra.step is None else extra.step
     heat = how.temperature if extra.temperature is None else extra.temperature
-    written = job.folder / "evals" / f"test-{step:06d}-{heat:g}.json"
+    name = f"test-{step:06d}-{heat:g}" if extra.mix is None else f"mix-{extra.mix:g}-{step:06d}"
+    written = job.folder / "evals" / f"{name}.json"
     if not written.exists():
         use_threads(recipe)
         task = make_task(recipe)
         policy = make_policy(recipe, str(checkpoint_path(job.folder, step)))
+        if extra.mix is not None:
+            mix_into(policy.model, make_policy(recipe).model, extra.mix)
         engine, verifier = make_engine(policy, recipe.rollout.max_rows), make_verifier(recipe, task)
         sampling = Sampling(
             how.n, recipe.rollout.max_new_tokens, heat, how.top_p, how.top_k, how.seed
