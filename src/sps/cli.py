@@ -103,6 +103,9 @@ def compare(
     hot: Annotated[
         str, typer.Option(help="Also sample the first method at these temperatures: 1.2,1.5.")
     ] = "",
+    mix: Annotated[
+        str, typer.Option(help="Also mix the first method's weights with these shares of the base.")
+    ] = "",
     sweep: Annotated[
         str, typer.Option(help="One method a value, of the last recipe: irl.keep=1,2,3.")
     ] = "",
@@ -112,7 +115,20 @@ def compare(
     """Several methods with the same budget and seeds, paired by question."""
     from sps.commands.compare import run_compare
 
-    run_compare(recipes, seeds, out, early, hot, workers, overrides or [], sweep)
+    run_compare(recipes, seeds, out, early, hot, workers, overrides or [], sweep, mix)
+
+
+@app.command()
+def mix(
+    first: Annotated[str, typer.Argument(help="A model, such as the base: folder, run or recipe.")],
+    second: Annotated[str, typer.Argument(help="Another of the same shape, such as a run.")],
+    share: Annotated[str, typer.Option(help="Of the first, between 0 and 1: 0.3,0.5.")],
+    out: Annotated[Path, typer.Option(help="A folder for the mixes, share-0.3 and so on.")],
+) -> None:
+    """Mix the weights of two models: a share of the first, the rest of the second."""
+    from sps.commands.mix import run_mix
+
+    typer.echo(run_mix(first, second, share, out))
 
 
 @app.command("eval")

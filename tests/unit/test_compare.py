@@ -148,18 +148,19 @@ def test_what_leaves_the_test_questions_alone_may_differ():
         assert list(by_name([parse_recipe(tree, "test") for tree in trees])) == ["a", "b"]
 
 
-def extras(early, hot="", **tree):
+def extras(early, hot="", mix="", **tree):
     """Of 300 steps, saved every 100 unless told otherwise."""
     recipe = parse_recipe({"checkpoint": {"every": 100}, "irl": {"steps": 0}, **tree}, "test")
-    return make_extras("x", {"x": recipe}, early, hot)["x"]
+    return make_extras("x", {"x": recipe}, early, hot, mix)["x"]
 
 
 def test_extras_by_hand():
-    assert extras("100,300,100", "0,1.2") == [
+    assert extras("100,300,100", "0,1.2", "0.3") == [
         Extra("x @100", step=100),
         Extra("x @300", step=300),
         Extra("x T=0", temperature=0.0),
         Extra("x T=1.2", temperature=1.2),
+        Extra("x mix=0.3", mix=0.3),
     ]
 
 
@@ -189,6 +190,17 @@ GSPO = {"rl": {"algorithm": {"type": "gspo", "steps_per_generation": 4}}}
 def test_extras_that_a_run_will_not_have_are_refused(early, hot, tree, message):
     with pytest.raises(UserError, match=message):
         extras(early, hot, **tree)
+
+
+def test_adapters_are_not_mixed():
+    with pytest.raises(UserError, match=r"--mix: x trains LoRA adapters"):
+        extras("", mix="0.3", model={"path": "a/b", "lora": {}})
+
+
+def test_a_mix_is_evaluated_once(tmp_path):
+    one = finished(tmp_path / "x", {"rl": {"steps": 200}}, extras=(Extra("x mix=0.3", mix=0.3),))
+    (one.folder / "evals" / "mix-0.3-000200.json").write_text('{"n": 5}')
+    assert run_extra(one) == {"x mix=0.3": {"n": 5}}
 
 
 def test_step_0_is_not_the_last(tmp_path):

@@ -15,9 +15,10 @@ from rich.table import Table
 
 from sps.algo.passk import mean_interval, paired_rows
 from sps.commands.doctor import refuse_too_large
+from sps.commands.frontier import frontier_lines, frontier_record
 from sps.commands.jobs import Job, Summaries, plan, run_jobs
 from sps.commands.methods import by_name, make_extras, sweep_recipe
-from sps.commands.terminal import console
+from sps.commands.terminal import console, say
 from sps.commands.train import find_trackers, make_base
 from sps.config.load import load_recipe
 from sps.errors import UserError
@@ -37,6 +38,7 @@ def run_compare(
     workers: int,
     overrides: list[str],
     sweep: str = "",
+    mix: str = "",
 ) -> None:
     """Run, show, and write results.json and report.html."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -46,7 +48,7 @@ def run_compare(
     swept = sweep_recipe(paths[-1], overrides, sweep) if sweep else []
     fixed = paths[:-1] if sweep else paths
     recipes = by_name([*(load_recipe(path, overrides) for path in fixed), *swept])
-    extras = make_extras(next(iter(recipes)), recipes, early, hot)
+    extras = make_extras(next(iter(recipes)), recipes, early, hot, mix)
     for check in (find_trackers, refuse_too_large, make_base):  # the quickest first
         for recipe in recipes.values():
             check(recipe)
@@ -55,9 +57,13 @@ def run_compare(
     began, stop = time.time(), Stop()
     with _Watch() as watch, stop.listening(), stop.window():
         found = run_jobs(jobs, watch, workers or None)
-    results = summarise(jobs, found) | {"wall_seconds": time.time() - began}
+    results = summarise(jobs, found)
+    results["frontier"] = frontier_record((job.method, job.folder) for job in jobs if job.train)
+    results["wall_seconds"] = time.time() - began
     write_whole(out / RESULTS, json.dumps(results, indent=1))
     show_results(results)
+    if results["frontier"]:
+        say("\n".join(["", *frontier_lines(results["frontier"])]))
     from sps.report.page import write_report
 
     page = write_report([out], out / "report.html")

@@ -34,11 +34,13 @@ Summaries = dict[str, dict[str, Any]]  # method name -> summary of its test scor
 
 @dataclass(frozen=True)
 class Extra:
-    """Another way to use a trained run: an earlier checkpoint, another sampling temperature."""
+    """Another use of a trained run: an earlier checkpoint, another temperature, a mix of its
+    weights with the base's."""
 
     name: str
     step: int | None = None
     temperature: float | None = None
+    mix: float | None = None  # the base's share
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ def run_job(job: Job) -> Summaries:
 
 
 def run_extra(job: Job) -> Summaries:
-    """Another use of a run that has ended: its extra's checkpoint at its extra's temperature."""
+    """Another use of a run that has ended: its extra's checkpoint, temperature and mix."""
     from sps.build import (
         make_engine,
         make_policy,
@@ -164,6 +166,7 @@ def run_extra(job: Job) -> Summaries:
         use_threads,
     )
     from sps.evaluate.evaluate import EvalJob, evaluate
+    from sps.policy.mix import mix_into
     from sps.store.evals import EvalStore
     from sps.verify import open_verifier
 
@@ -171,11 +174,14 @@ def run_extra(job: Job) -> Summaries:
     recipe, extra = settle_dtype(job.recipe, job.folder), job.extras[0]
     how, step = recipe.evaluation, recipe.rl.steps if extra.step is None else extra.step
     heat = how.temperature if extra.temperature is None else extra.temperature
-    written = scores_path(job.folder, f"test-{step:06d}-{heat:g}")
+    name = f"test-{step:06d}-{heat:g}" if extra.mix is None else f"mix-{extra.mix:g}-{step:06d}"
+    written = scores_path(job.folder, name)
     if not written.exists():
         use_threads(recipe)
         task = make_task(recipe)
         policy = make_policy(recipe, str(checkpoint_path(job.folder, step)))
+        if extra.mix is not None:
+            mix_into(policy.model, make_policy(recipe).model, extra.mix)
         engine, verifier = make_engine(policy, recipe.rollout.max_rows), open_verifier(task)
         sampling = Sampling(
             how.n, recipe.rollout.max_new_tokens, heat, how.top_p, how.top_k, how.seed

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sps.commands.jobs import Extra, saved_steps
+from sps.commands.mix import parse_shares
 from sps.config.load import load_recipe
 from sps.config.recipe import Recipe
 from sps.errors import UserError
@@ -67,9 +68,10 @@ def _test_set(recipe: Recipe) -> dict[str, Any]:
 
 
 def make_extras(
-    first: str, recipes: dict[str, Recipe], early: str, hot: str
+    first: str, recipes: dict[str, Recipe], early: str, hot: str, mix: str = ""
 ) -> dict[str, list[Extra]]:
-    """Early stops and hotter sampling of the first method: free, and so to be beaten."""
+    """Early stops, hotter sampling and mixes with the base of the first method: free, and so to be
+    beaten."""
     recipe = recipes[first]
     steps = dict.fromkeys(_number(x, "--early") for x in early.split(",") if x)
     rounds = recipe.rl.algorithm.steps_per_generation
@@ -92,7 +94,14 @@ def make_extras(
     for heat in heats:
         if not 0 <= heat < math.inf:
             raise UserError(f"--hot {heat:g}: a temperature is 0 or more, such as 1.2")
-    return {first: made + [Extra(f"{first} T={t:g}", temperature=t) for t in heats]}
+    made += [Extra(f"{first} T={heat:g}", temperature=heat) for heat in heats]
+    shares = parse_shares(mix, "--mix")
+    if shares and recipe.model.lora is not None:
+        raise UserError(
+            f"--mix: {first} trains LoRA adapters, which are not mixed; leave out --mix, or its "
+            "model.lora"
+        )
+    return {first: made + [Extra(f"{first} mix={share:g}", mix=share) for share in shares]}
 
 
 def _number(text: str, option: str) -> float:

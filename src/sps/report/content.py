@@ -7,6 +7,7 @@ from typing import Any
 
 from sps.diagnose.run import diagnose_run
 from sps.diagnose.simulate import simulate
+from sps.report import figures_frontier as frontier
 from sps.report import figures_questions as questions
 from sps.report import figures_results as results
 from sps.report import figures_squeeze as squeeze
@@ -41,6 +42,7 @@ def sections(study: Study, diagnoses: squeeze.Diagnoses) -> list[Section]:
 
     found = [
         Section("results", "Results", "", gather(
+            (frontier.frontier_blocks, study),
             (results.frontier, study),
             (results.pass_curves, study),
             (results.pass_table, study),

@@ -49,14 +49,13 @@ def bucket_figure(study: Study, diagnoses: Diagnoses) -> Figure | None:
 
 
 def passk_over_steps(study: Study) -> list[Figure]:
-    """Pass@1 and Pass@max-k at each validation, against steps and against each other."""
+    """Pass@1 and Pass@max-k at each validation."""
     ways = {s.name: way for s in study.subjects if len(way := validated(s)) > 1}
     if not ways:
         return []
     style = marks(s.name for s in study.subjects)
     top = max(set.intersection(*(set(curve) for way in ways.values() for curve in way.values())))
-    figures = [_over_steps(ways, k, style) for k in sorted({1, top})]
-    return figures if top == 1 else [*figures, _path(ways, top, style)]
+    return [_over_steps(ways, k, style) for k in sorted({1, top})]
 
 
 def validated(subject: Subject) -> dict[int, dict[int, list[float]]]:
@@ -85,33 +84,6 @@ def _over_steps(ways: dict[str, Any], k: int, style: dict[str, Mark]) -> Figure:
     layout: dict[str, Any] = {"xaxis": axis("RL step"), "yaxis": percent_axis(f"Pass@{k}")}
     layout["showlegend"] = len(ways) > 1
     return Figure(f"steps-{k}", f"Pass@{k} over training", note, data, layout, height=300)
-
-
-def _path(ways: dict[str, Any], top: int, style: dict[str, Mark]) -> Figure:
-    """Pass@1 against Pass@max-k: whose way lies higher, wherever either is stopped."""
-    data = []
-    for name, way in ways.items():
-        mark, steps = style[name], list(way)
-        x, y = ([way[s][k][0] for s in steps] for k in (1, top))
-        entry = line(x, y, name, mark.colour, mark.dash, mode="lines+markers+text")
-        entry["marker"] = {"symbol": mark.symbol, "size": 8, "color": f"@{mark.colour}"}
-        entry["text"] = [str(s) if s in (steps[0], steps[-1]) else "" for s in steps]
-        entry |= {"textposition": "top center", "textfont": {"size": 11}, "customdata": steps}
-        said = "step %{customdata}: Pass@1 %{x:.1%}, " + f"Pass@{top} " + "%{y:.1%}"
-        data.append(entry | {"hovertemplate": said})
-    note = (
-        "Where each method stood at every validation, over seeds; the numbers are the RL steps of "
-        "its two ends. Any point of a way can be had by stopping there, so a method is better than "
-        "another stopped early only where its way lies above or to the right of the other's. "
-        "Neighbouring points differ by chance, too: read intervals from the two figures before."
-    )
-    layout = {
-        "xaxis": axis("Pass@1", tickformat=".1~%"),
-        "yaxis": axis(f"Pass@{top}", tickformat=".1~%"),
-        "hovermode": "closest",
-        "showlegend": len(ways) > 1,
-    }
-    return Figure("path", "The way through training", note, data, layout, height=460, wide=True)
 
 
 def gained_table(study: Study, diagnoses: Diagnoses) -> Table | None:

@@ -27,7 +27,7 @@ def frontier(study: Study) -> Figure | None:
     at = {s.name: (s.curve[1], s.curve[top]) for s in subjects}
     uses = {s.name for s in subjects if not s.runs}  # of a run of another name
     data = [_link(at[a], at[b], style[a]) for a, b in _variants(list(at)) if b in uses]
-    sides = _label_sides({n: (x[0], y[0]) for n, (x, y) in at.items()})
+    sides = label_sides({n: (x[0], y[0]) for n, (x, y) in at.items()})
     data += [_dot(name, x, y, style[name], sides[name]) for name, (x, y) in at.items()]
     layout: dict[str, Any] = {
         "xaxis": axis("Pass@1", tickformat=".1~%"),
@@ -69,7 +69,7 @@ def _dot(name: str, x: list[float], y: list[float], mark: Mark, side: str) -> di
         "error_x": bars(x),
         "error_y": bars(y),
         "name": name,
-        "text": [f"<b>{_escape(name)}</b>"],
+        "text": [f"<b>{escape(name)}</b>"],
         "textposition": side,
         "textfont": {"color": f"@{mark.colour}", "size": 13},
         "marker": {
@@ -78,7 +78,7 @@ def _dot(name: str, x: list[float], y: list[float], mark: Mark, side: str) -> di
             "size": 13,
             "line": {"color": "@paper", "width": 1.5},
         },
-        "hovertemplate": f"{said}<extra>{_escape(name)}</extra>",
+        "hovertemplate": f"{said}<extra>{escape(name)}</extra>",
         "cliponaxis": False,
     }
 
@@ -92,7 +92,7 @@ def _link(a: tuple, b: tuple, mark: Mark) -> dict[str, Any]:
 def _base_line(y: float, base: str, top: int) -> tuple[list, list]:
     shape = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "layer": "below"}
     look = {"line": {"color": "@grey/0.6", "width": 1, "dash": "dash"}}
-    words = {"text": f"Pass@{top} of the {_escape(base)}"}
+    words = {"text": f"Pass@{top} of the {escape(base)}"}
     place = {"xref": "paper", "x": 1, "xanchor": "right", "y": y, "yanchor": "bottom"}
     font = {"showarrow": False, "font": {"size": 11, "color": "@muted"}}
     return [{**shape, **look}], [{**words, **place, **font}]
@@ -108,7 +108,7 @@ def _variants(names: list[str]) -> list[tuple[str, str]]:
     return pairs
 
 
-def _label_sides(at: dict[str, tuple[float, float]]) -> dict[str, str]:
+def label_sides(at: dict[str, tuple[float, float]]) -> dict[str, str]:
     """The corner of each dot in which its name is farthest from the other dots and names."""
     xs, ys = zip(*at.values(), strict=True)
     wide, tall = (max(v) - min(v) or 1.0 for v in (xs, ys))
@@ -220,7 +220,7 @@ def _forest(id: str, a: str, rows: list[dict[str, Any]], top: int) -> Figure:
             }
         )
     layout = {
-        "xaxis": axis(f"difference to {_escape(a)}, points", zeroline=True, zerolinecolor="@muted"),
+        "xaxis": axis(f"difference to {escape(a)}, points", zeroline=True, zerolinecolor="@muted"),
         "yaxis": {"categoryorder": "array", "categoryarray": labels[::-1], "automargin": True},
         "hovermode": "closest",
     }
@@ -318,7 +318,7 @@ def _size_mark(row: dict[str, Any], triple: list[float], mark: Mark) -> dict[str
         "error_y": {"type": "data", "symmetric": False, **ends, **look},
         "marker": {"color": f"@{mark.colour}", "symbol": mark.symbol, "size": 10},
         "name": row["method"],
-        "hovertemplate": f"%{{y:.1%}}<extra>{_escape(row['method'])}</extra>",
+        "hovertemplate": f"%{{y:.1%}}<extra>{escape(row['method'])}</extra>",
     }
 
 
@@ -332,6 +332,6 @@ def _number(value: Any) -> str:
     return f"{value:g}" if isinstance(value, int | float) else ""
 
 
-def _escape(text: str) -> str:
+def escape(text: str) -> str:
     """Plotly reads a few tags in text; names must not become any."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

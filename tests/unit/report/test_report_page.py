@@ -48,7 +48,7 @@ def test_page_has_every_section_of_a_run(tmp_path):
     figures = _json(html, "figures")
     wanted = {"passk", "train-reward", "train-entropy", "train-logprob", "train-grad_norm", "meter"}
     wanted |= {"verdicts-0", "greedy", "collision", "likelihood-0", "buckets", "steps-1", "steps-8"}
-    wanted |= {"path", "cost", "simulator", "repeated"}
+    wanted |= {"cost", "simulator", "repeated"}
     assert wanted <= set(figures)
     moved = {t["name"]: t["y"] for t in figures["moved"]["data"]}
     assert moved == {"made RL": [1.0, 1.0], "made IRL": [-0.5, -0.5]}  # points, as the meter has it

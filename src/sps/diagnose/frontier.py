@@ -1,0 +1,85 @@
+"""The paths of methods through training, from what their runs were validated with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from sps.algo.frontier import Frontier, frontier
+from sps.diagnose.read import Evaluation, RunFolder
+
+Runs = Mapping[str, Sequence[RunFolder]]  # of each method, one a seed
+Validated = dict[int, Evaluation]  # by RL step
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Correct samples, out of n, of the same questions and seeds along every method's training."""
+
+    n: int
+    questions: list[str]
+    base_Q: np.ndarray  # before the first step
+    steps: dict[str, list[int]]  # of each method
+    correct: dict[str, np.ndarray]  # [step, seed, question]
+    left_out: list[str]  # a sentence for each method without a path
+
+    def compare(self) -> Frontier:
+        """Every method against the first."""
+        return frontier(self.base_Q, self.correct, self.n, next(iter(self.correct)))
+
+    def record(self, found: Frontier) -> dict[str, Any]:
+        """Plain numbers for a JSON file, the counts among them: what all can be made of again."""
+        methods = {
+            one.name: {
+                "steps": self.steps[one.name],
+                **{key: value for key, value in asdict(one).items() if key != "name"},
+                "correct": [[_line(run_Q) for run_Q in at] for at in self.correct[one.name]],
+            }
+            for one in found.standings
+        }
+        return {
+            "split": "validation",
+            "k": found.k,
+            "questions": len(self.questions),
+            "base": {"point": list(found.base), "correct": _line(self.base_Q)},
+            "range": list(found.range),
+            "methods": methods,
+            "gaps": [asdict(gap) for gap in found.gaps],
+            "left_out": self.left_out,
+        }
+
+
+def validation_paths(runs: Runs) -> Paths | None:
+    """Paths of the methods whose runs were all validated before the first step and later on; None
+    where there is none, or a single sample a question."""
+    found = {name: [_validated(run) for run in own] for name, own in runs.items() if own}
+    base = next((seed[0] for seeds in found.values() for seed in seeds if 0 in seed), None)
+    if base is None or base.n == 1:
+        return None
+    count = max(len(seeds) for seeds in found.values())
+    correct, steps, left_out = {}, {}, []
+    for name, seeds in found.items():
+        shared = sorted(set.intersection(*map(set, seeds)) - {0})
+        own = [[seed[step] for seed in seeds] for step in shared]
+        if len(seeds) < count or not shared:
+            left_out.append(f"{name}: not every seed has been validated yet")
+        elif any(e.n != base.n or [*e.correct] != [*base.correct] for at in own for e in at):
+            left_out.append(
+                f"{name}: validated on other questions, or with other samples, than the base"
+            )
+        else:
+            steps[name] = shared
+            correct[name] = np.array([[[*e.correct.values()] for e in at] for at in own])
+    base_Q = np.array([*base.correct.values()])
+    return Paths(base.n, [*base.correct], base_Q, steps, correct, left_out) if correct else None
+
+
+def _validated(run: RunFolder) -> Validated:
+    return {e.step: e for e in run.split("validation") if e.step is not None}
+
+
+def _line(count_Q: np.ndarray) -> str:
+    return " ".join(map(str, count_Q.tolist()))

@@ -1,0 +1,176 @@
+"""The frontier: every method's path through training, and how much Pass@k it keeps on the way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from sps.algo.frontier import QUANTILES, Frontier, Gap, Standing, envelope
+from sps.diagnose.frontier import Paths, validation_paths
+from sps.report.blocks import Cell, Figure, Table, axis, percent, points
+from sps.report.figures_results import escape, label_sides
+from sps.report.study import Study
+from sps.report.style import Mark, marks
+
+_SHADED = 2  # methods, the reference and the best other: more areas on each other show nothing
+
+
+def frontier_blocks(study: Study) -> list[Figure | Table]:
+    """The paths in the plane of Pass@1 and Pass@k, and the verdicts; nothing without validation."""
+    runs = {s.name: s.runs for s in study.trained()}
+    paths = validation_paths(runs)
+    if paths is None:
+        return []
+    study.missing += [("frontier", text) for text in paths.left_out]
+    found = paths.compare()
+    return [_figure(study, paths, found), _table(paths, found)]
+
+
+def _figure(study: Study, paths: Paths, found: Frontier) -> Figure:
+    style = marks(s.name for s in study.subjects)
+    shown = found.standings[:1] + sorted(found.standings[1:], key=lambda s: -s.area[0])
+    floor = min(y for s in found.standings for _, y in [found.base, *s.points])
+    data = [_shade(s, found.base, floor, style[s.name]) for s in shown[:_SHADED]]
+    sides = label_sides({s.name: s.points[-1] for s in found.standings})
+    for s in found.standings:
+        line = _path(s, paths.steps[s.name], found, style[s.name])
+        data.append(line | {"textposition": sides[s.name]})
+    data.append(_star(found))
+    layout: dict[str, Any] = {
+        "xaxis": axis("Pass@1", tickformat=".1~%", range=_room(found)),
+        "yaxis": axis(f"Pass@{found.k}", tickformat=".1~%"),
+        "showlegend": False,
+        "hovermode": "closest",
+        "shapes": [_level(found.base[1])],
+    }
+    note = (
+        f"Up and to the right is better. Each line is a method on {len(paths.questions)} "
+        "validation questions, from the base (star) through training, a mark at every validation; "
+        "the number is its last step. Any point can be had by stopping there, so the higher line "
+        f"is the better method at that Pass@1; below the dashed line Pass@{found.k} was lost. "
+        "Shaded: what a method can keep."
+    )
+    said = " ".join(gap_sentence(gap, found.k) for gap in found.gaps)
+    return Figure(
+        "frontier-paths",
+        f"Pass@{found.k} kept on the way",
+        f"{note} {said}".strip(),
+        data,
+        layout,
+        height=520,
+        wide=True,
+    )
+
+
+def gap_sentence(gap: Gap, k: int) -> str:
+    """One comparison in words."""
+    mean, low, high = (f"{100 * v:+.1f}" for v in gap.mean)
+    interval = f"{mean} points [{low}, {high}]"
+    if gap.verdict == "tied":
+        return f"At equal Pass@1, {gap.name} and {gap.minus} are tied on Pass@{k} ({interval})."
+    word = "more" if gap.verdict == "above" else "less"
+    return f"At equal Pass@1, {gap.name} keeps {word} Pass@{k} than {gap.minus}: {interval}."
+
+
+def _path(one: Standing, steps: list[int], found: Frontier, mark: Mark) -> dict[str, Any]:
+    """The line of a method with its name at its end."""
+    x, y = zip(found.base, *one.points, strict=True)
+    last = f"<b>{escape(one.name)}</b> {steps[-1]}"
+    said = f"step %{{customdata}}: Pass@1 %{{x:.1%}}, Pass@{found.k} %{{y:.1%}}"
+    return {
+        "type": "scatter",
+        "mode": "lines+markers+text",
+        "x": list(x),
+        "y": list(y),
+        "name": one.name,
+        "line": {"color": f"@{mark.colour}", "width": 2.5, "dash": mark.dash},
+        # The star stands for the first. Sizes in a list would make them see-through.
+        "marker": {
+            "symbol": mark.symbol,
+            "color": f"@{mark.colour}",
+            "size": [0] + [9] * len(steps),
+            "opacity": 1,
+        },
+        "text": [""] * len(steps) + [last],
+        "textfont": {"color": f"@{mark.colour}", "size": 13},
+        "customdata": [0, *steps],
+        "hovertemplate": f"{said}<extra>{escape(one.name)}</extra>",
+        "cliponaxis": False,
+    }
+
+
+def _shade(one: Standing, base: tuple[float, float], floor: float, mark: Mark) -> dict[str, Any]:
+    """The area under a method's envelope."""
+    at = np.linspace(base[0], one.reach, 101)
+    x, y = at.tolist(), envelope(np.array([[base, *one.points]]), at[None])[0].tolist()
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [*x, x[-1], x[0]],
+        "y": [*y, floor, floor],
+        "fill": "toself",
+        "fillcolor": f"@{mark.colour}/0.08",
+        "line": {"width": 0, "color": f"@{mark.colour}/0"},
+        "hoverinfo": "skip",
+    }
+
+
+def _star(found: Frontier) -> dict[str, Any]:
+    x, y = found.base
+    return {
+        "type": "scatter",
+        "mode": "markers+text",
+        "x": [x],
+        "y": [y],
+        "name": "base",
+        "text": ["<b>base</b>"],
+        "textposition": "bottom center",
+        "textfont": {"color": "@grey", "size": 13},
+        "marker": {"symbol": "star", "color": "@grey", "size": 16},
+        "hovertemplate": f"Pass@1 %{{x:.1%}}, Pass@{found.k} %{{y:.1%}}<extra>base</extra>",
+        "cliponaxis": False,
+    }
+
+
+def _room(found: Frontier) -> list[float]:
+    """The axis of Pass@1, with room for names at the ends of paths."""
+    low = min(x for s in found.standings for x, _ in [found.base, *s.points])
+    high = max(s.reach for s in found.standings)
+    wide = high - low or 0.01
+    return [low - 0.06 * wide, high + 0.14 * wide]
+
+
+def _level(y: float) -> dict[str, Any]:
+    look = {"color": "@grey/0.6", "width": 1, "dash": "dash"}
+    place = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y}
+    return {**place, "line": look, "layer": "below"}
+
+
+def _table(paths: Paths, found: Frontier) -> Table:
+    """What the figure's verdicts are made of."""
+    gaps = {gap.name: gap for gap in found.gaps}
+    reference, (base, level) = found.standings[0].name, found.base
+    rows: list[list[Cell]] = []
+    for one in found.standings:
+        gap = gaps.get(one.name)
+        free = percent([base + v for v in one.free_gain])
+        cells: list[Cell] = [None] * (2 + len(QUANTILES))
+        if gap:
+            cells = [percent(gap.mean), gap.verdict, *map(percent, gap.at)]
+        rows.append([one.name, points(one.reach), free, percent(one.area), *cells])
+    low, high = (points(v) for v in found.range)
+    note = (
+        f"On {len(paths.questions)} validation questions; the base has Pass@1 {points(base)} and "
+        f"Pass@{found.k} {points(level)}. A path is straight between validations; its envelope is "
+        f"the best Pass@{found.k} at that Pass@1 or more. Without loss: the largest Pass@1 with "
+        f"Pass@{found.k} not below the base's. Mean: of the envelope from Pass@1 {low} to {high}, "
+        f"which all methods reach. Minus {reference}: mean difference of the two envelopes from "
+        "the base's Pass@1 to the largest that both reach, and at quarters of that range. 95 % "
+        "intervals over questions and seeds; those of differences hold for all methods at once."
+    )
+    quarters = [f"at {100 * q:.0f} %" for q in QUANTILES]
+    columns = ["method", "largest Pass@1", "Pass@1 without loss", f"mean Pass@{found.k}"]
+    columns += [f"minus {reference}", "verdict", *quarters]
+    title = f"Pass@{found.k} at equal Pass@1, per cent"
+    return Table("frontier-table", title, note, columns, rows)

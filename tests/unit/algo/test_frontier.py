@@ -1,0 +1,167 @@
+"""The frontier by hand, against a dense walk along the path, and its coverage by simulation."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from sps.algo.frontier import _Resampling, envelope, frontier, highest_kept
+
+PATH = [(0.1, 0.9), (0.2, 0.95), (0.4, 0.75), (0.3, 0.6)]  # rises, falls, and turns back
+
+
+def test_envelope_by_hand():
+    # At 0.15 the best lies further on, at 0.2; from there a line falls by 0.1 for every 0.1.
+    got = envelope(np.array([PATH]), np.array([[0.1, 0.15, 0.2, 0.3, 0.35, 0.4, 0.41]]))
+    assert got[0].tolist() == pytest.approx([0.95, 0.95, 0.95, 0.85, 0.8, 0.75, -np.inf])
+
+
+def test_highest_kept_by_hand():
+    down, up = [(0.1, 0.9), (0.3, 0.7)], [(0.1, 0.9), (0.3, 0.9)]
+    paths = [PATH[:3], [*down, down[1]], [*up, up[1]]]
+    # The first comes back to 0.9 a quarter of the way from 0.2 to 0.4.
+    assert highest_kept(np.array(paths)).tolist() == pytest.approx([0.25, 0.1, 0.3])
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=5), st.floats(0, 1)
+)
+def test_envelope_is_the_best_of_a_dense_walk(path, at):
+    x, y = np.array(path).T
+    time = np.linspace(0, len(path) - 1, 20001) if len(path) > 1 else np.zeros(1)
+    xs, ys = (np.interp(time, np.arange(len(path)), v) for v in (x, y))
+    slack = 1e-4  # a walk misses the very place, and only from outside
+    loose, tight = (max(ys[xs >= at + d], default=-np.inf) for d in (-slack, slack))
+    got = envelope(np.array([path]), np.array([[at]]))[0, 0]
+    assert tight - slack <= got <= loose + slack
+
+
+def counts(*points):
+    """One seed's right samples of 2 questions at each point."""
+    return np.array(points)[:, None]
+
+
+def test_area_gap_and_range_by_hand():
+    # Of 4 samples a question. Base: Pass@1 1/8, Pass@4 1/2. Both end at Pass@1 1/2, `flat` with
+    # Pass@4 1, `steep` with 1/2; `far` goes on to 3/4.
+    paths = {"steep": counts([4, 0]), "flat": counts([2, 2]), "far": counts([2, 2], [3, 3])}
+    found = frontier(np.array([1, 0]), paths, 4, "steep", draws=50)
+    assert found.base == (1 / 8, 1 / 2)
+    assert found.range == (1 / 8, 1 / 2)
+    assert [s.area[0] for s in found.standings] == [1 / 2, 1, 1]
+    assert [s.reach for s in found.standings] == [1 / 2, 1 / 2, 3 / 4]
+    assert [s.free_gain[0] for s in found.standings] == [3 / 8, 3 / 8, 5 / 8]
+    assert found.standings[2].points == [(1 / 2, 1), (3 / 4, 1)]
+    assert [(g.name, g.minus, g.range, g.mean[0]) for g in found.gaps] == [
+        ("flat", "steep", (1 / 8, 1 / 2), 1 / 2),
+        ("far", "steep", (1 / 8, 1 / 2), 1 / 2),
+    ]
+    assert [[at[0] for at in g.at] for g in found.gaps] == [[1 / 2] * 3] * 2
+
+
+def test_gap_quantiles_are_of_the_range_of_the_two():
+    # The reference falls on a line from (0, 1) to (1, 0.5); the other is kept at 1 up to 0.5.
+    paths = {"a": np.array([[[4, 4, 0, 0]]]), "b": np.array([[[2, 2, 2, 2]]])}
+    found = frontier(np.array([1, 1, 1, 1]), paths, 4, "a", draws=20)
+    gap = found.gaps[0]
+    assert gap.range == (1 / 4, 1 / 2)
+    assert [at[0] for at in gap.at] == pytest.approx([1 / 8, 1 / 4, 3 / 8])
+    assert gap.mean[0] == pytest.approx(1 / 4)
+
+
+def test_a_path_that_never_rises_has_the_base_alone():
+    base = np.array([2, 2])
+    found = frontier(base, {"a": counts([1, 1]), "b": counts([3, 3])}, 4, "a", draws=20)
+    assert found.range == (1 / 2, 1 / 2)
+    assert found.gaps[0].range == (1 / 2, 1 / 2)
+    assert found.gaps[0].mean == (0, 0, 0)
+
+
+def drawn(rng, seeds, questions, gain=0.0, spread=0.5):
+    """Right samples of 16 on a path of two points: the level of a run, and each question's own."""
+    odds_Q = rng.normal(-2.0, 1.0, questions)
+
+    def run():
+        level_S1, own_SQ = rng.normal(0, spread, (seeds, 1)), rng.normal(0, 0.3, (seeds, questions))
+        share_P11 = np.array([0.5, 1])[:, None, None]
+        odds = odds_Q * (1 + 0.4 * share_P11) + (1.5 + gain + level_S1 + own_SQ) * share_P11
+        return rng.binomial(16, 1 / (1 + np.exp(-odds)))
+
+    return rng.binomial(16, 1 / (1 + np.exp(-odds_Q))), run
+
+
+def test_all_methods_get_the_same_draws():
+    base, run = drawn(np.random.default_rng(0), 3, 40)
+    one = run()
+    found = frontier(base, {"a": one, "b": one.copy(), "c": one.copy()}, 16, "a", draws=100)
+    assert [gap.mean for gap in found.gaps] == [(0, 0, 0)] * 2
+    assert {gap.verdict for gap in found.gaps} == {"tied"}
+
+
+def test_a_method_that_is_above_is_called_so_both_ways():
+    rng = np.random.default_rng(1)
+    base, run = drawn(rng, 6, 100, spread=0.05)
+    good = run()
+    bad = np.where(rng.random((1, 1, 100)) < 0.4, 0, good * 1.5).clip(max=16).astype(int)
+    for paths, verdict in (
+        ({"bad": bad, "good": good}, "above"),
+        ({"good": good, "bad": bad}, "below"),
+    ):
+        found = frontier(base, paths, 16, next(iter(paths)), draws=200)
+        assert found.gaps[0].verdict == verdict
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 8])
+def test_deviations_over_seeds_have_students_tails(seeds):
+    # All questions alike: what is left is the mean of the seeds, whose interval is Student's.
+    score = np.arange(1.0, seeds + 1).reshape(1, seeds, 1, 1) * np.ones((1, 1, 5, 2)) / 100
+    how = _Resampling(seeds, 5, 20000, 0.95)
+    _, low, high = how.interval(how.means(score)[:, 0, 1], least=-1e9)
+    sem = np.arange(1, seeds + 1).std(ddof=1) / 100 / seeds**0.5
+    want = 2 * stats.t.isf(0.025, seeds - 1) * sem
+    assert min(high, 1.0) - low == pytest.approx(want, rel=0.06)
+
+
+def test_resampled_questions_have_the_variance_of_the_mean():
+    value_Q = np.array([0.0, 0.0, 1.0, 0.2, 0.7, 0.1])
+    how = _Resampling(1, 6, 40000, 0.95)
+    got = how.means(np.stack([value_Q, value_Q], -1)[None, None])[1:40001, 0, 0]
+    assert got.std() == pytest.approx(value_Q.std(ddof=1) / 6**0.5, rel=0.02)
+
+
+def test_stretch_is_that_of_the_largest_of_all_deviations():
+    how, rng = _Resampling(1, 5, 40000, 0.95), np.random.default_rng(0)
+    values = [np.r_[0, rng.normal(0, scale, 40000), np.zeros(40000)] for scale in (1, 2, 3, 4, 5)]
+    # Of 5 independent ones each must hold with probability 0.95 ** (1 / 5).
+    want = stats.norm.isf((1 - 0.95**0.2) / 2) / stats.norm.isf(0.025)
+    assert how.stretch(values) == pytest.approx(want, rel=0.01)
+    assert how.stretch([values[0], 3 * values[0]]) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("rivals", "seeds"), [(1, 2), (1, 3), (4, 3)])
+def test_equal_methods_are_seldom_told_apart(rivals, seeds):
+    """Of 60 comparisons of equal methods 3 are expected to be told apart, by any of the rivals;
+    with the normal distribution's tails it is 10 and more."""
+    rng, false = np.random.default_rng(0), 0
+    for _ in range(60):
+        base, run = drawn(rng, seeds, 60)
+        paths = {str(i): run() for i in range(1 + rivals)}
+        found = frontier(base, paths, 16, "0", draws=300)
+        false += any(gap.verdict != "tied" for gap in found.gaps)
+    assert false <= 6
+
+
+@pytest.mark.parametrize(
+    ("base", "paths", "message"),
+    [
+        ((1, 4), {"a": (2, 3, 4), "b": (2, 2, 4)}, r"\[2, 3\] seeds"),
+        ((2, 4), {"a": (2, 3, 4)}, r"\[3\] seeds, the base 2"),
+        ((1, 5), {"a": (2, 3, 4)}, "other questions"),
+        ((1, 4), {"b": (2, 3, 4)}, "no path is called 'a'"),
+    ],
+)
+def test_what_cannot_be_paired_is_refused(base, paths, message):
+    with pytest.raises(ValueError, match=message):
+        frontier(np.ones(base, int), {n: np.ones(s, int) for n, s in paths.items()}, 4, "a")
