@@ -3,9 +3,8 @@
     sps = SPSCallback(every=50, steps=4, keep=3)
     trainer = GRPOTrainer(model, ..., reward_funcs=sps.watch(reward), callbacks=[sps])
 
-TRL draws, judges and reinforces as ever. The callback remembers each generation batch, scores it
-before the update that learns from it, and every so many optimizer steps takes an IRL phase on the
-same weights: the selector, the loss and the step are those of `sps train`.
+TRL draws, judges and reinforces as ever. The callback records each generation batch, scores it
+before it is learnt from, and every so many optimizer steps takes an IRL phase, as `sps train` does.
 
 reward function        prompts, completion ids, rewards           -> record
 on_pre_optimizer_step  likelihood under the policy that drew them -> record

@@ -19,7 +19,7 @@ from sps.phases.rl import rl_phase
 from sps.phases.schedule import Phase
 
 ROOT = Path(__file__).parents[3]
-CLASSES = get_args(get_args(keys.Algorithm)[0])
+CLASSES = get_args(get_args(keys.AnyAlgorithm)[0])
 RECIPES = {
     recipe.rl.algorithm.type: recipe
     for path in sorted((ROOT / "recipes").rglob("*.yaml"))
@@ -67,7 +67,7 @@ def test_two_steps_of_every_algorithm_learn(name, tmp_path):
     own = recipe.rl.algorithm.model_dump(), recipe.irl.memory.model_dump()
     run = open_run(small(*own), tmp_path)
     before = [p.detach().clone() for p in run.policy.model.parameters()]
-    told = [metrics for _, metrics, _ in rl_phase(run, Phase(1, 1, 2, irl=False))]
+    told = [metrics for _, metrics, _ in rl_phase(run, Phase(1, 1, 1, 2))]
     after = list(run.policy.model.parameters())
     assert all(torch.isfinite(p).all() for p in after)
     assert not all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
