@@ -7,7 +7,8 @@ Runs side by side, the first seed of every method before the second of any. A ru
 results file is not run again, and one that the time limit cut short is there with the steps that
 it was validated at, and is run again next time. A line holds, for each validated step, how many of
 the samples of each held-out problem were right: all that a frontier needs (algo/frontier.py).
-`python -m bench.beds BED --show` prints Pass@k by step.
+`python -m bench.beds BED --show` prints Pass@k by step, `--frontier METHOD` every method's frontier
+against that of one.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from sps.algo.frontier import frontier
 from sps.algo.passk import pass_at_k
 
 ROOT = Path(__file__).parents[1]
@@ -141,6 +143,44 @@ def show(results: Path, bed: str) -> None:
         print(f"{method:18s}", " | ".join(cells))
 
 
+def verdict(results: Path, bed: str, reference: str) -> None:
+    """The frontier of the methods that have all seeds, against one of them (algo/frontier.py)."""
+    runs: dict[str, dict[int, dict[str, Any]]] = {}
+    for (of, method, seed), line in known(results).items():
+        if of == bed and line["ended"]:
+            runs.setdefault(method, {})[seed] = line
+    count = max(map(len, runs.values()))
+    runs = {method: seeds for method, seeds in runs.items() if len(seeds) == count}
+    n, base = next(
+        (line["n"], line["right"]["0"]) for seeds in runs.values() for line in seeds.values()
+    )
+    paths = {}
+    for method, seeds in runs.items():
+        steps = sorted((s for s in next(iter(seeds.values()))["right"] if s != "0"), key=int)
+        paths[method] = np.array([[seeds[s]["right"][at] for s in sorted(seeds)] for at in steps])
+    found = frontier(np.array(base), paths, n, reference)
+    low, high = (100 * x for x in found.range)
+    print(
+        f"{count} seeds, {len(base)} problems; base {100 * found.base[0]:.1f} / "
+        f"{100 * found.base[1]:.1f}; area over Pass@1 from {low:.1f} to {high:.1f}"
+    )
+    for one in sorted(found.standings, key=lambda s: -s.area[0]):
+        x, y = one.points[-1]
+        print(
+            f"{one.name:18s} last {100 * x:4.1f} / {100 * y:4.1f}  area {_cell(one.area)}  "
+            f"Pass@1 gained without loss {_cell(one.free_gain)}"
+        )
+    for gap in sorted(found.gaps, key=lambda g: -g.mean[0]):
+        at = ", ".join(_cell(value) for value in gap.at)
+        print(
+            f"{gap.name:18s} minus {gap.minus}: {_cell(gap.mean)} {gap.verdict}; at quartiles {at}"
+        )
+
+
+def _cell(value: tuple[float, float, float]) -> str:
+    return "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * v for v in value))
+
+
 def main() -> None:
     """See the top of the file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -152,8 +192,11 @@ def main() -> None:
     parser.add_argument("--set", dest="more", action="append", default=[])
     parser.add_argument("--results", type=Path)
     parser.add_argument("--show", action="store_true")
+    parser.add_argument("--frontier", metavar="METHOD", help="print the verdict against a method")
     told = parser.parse_args()
     results = told.results or ROOT / "bench" / "results" / f"bed_{told.bed}.jsonl"
+    if told.frontier:
+        return verdict(results, told.bed, told.frontier)
     if told.show:
         return show(results, told.bed)
     first, _, last = told.seeds.partition("-")
