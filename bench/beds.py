@@ -71,6 +71,12 @@ BEDS: dict[str, tuple[str, float, list[str]]] = {
         1e-5,
         ["rl.steps=500", "irl.every=25", "evaluation.every=100", "evaluation.validation_n=128"],
     ),
+    # Say where model and data are: --set model.path=... --set task.data=...
+    "gsm8k": (
+        "recipes/gsm8k/qwen_grpo.yaml",
+        3e-6,
+        ["irl.memory.per_problem=4", "irl.memory.share=0.25"],
+    ),
 }
 
 
