@@ -177,6 +177,20 @@ def whole(tensor: Any) -> Any:
     return tensor if gather is None else gather()
 
 
+def materialise(module: Any, device: Any) -> None:
+    """Memory for the weights of a module that are on the meta device; tied ones stay tied."""
+    import torch
+
+    made: dict[int, tuple[Any, Any]] = {}
+    for part in module.modules():
+        for name, weight in part._parameters.items():
+            if weight is not None and weight.is_meta:
+                if id(weight) not in made:  # kept beside its successor, so that no id comes again
+                    empty = torch.empty_like(weight, device=device)
+                    made[id(weight)] = weight, torch.nn.Parameter(empty, weight.requires_grad)
+                part._parameters[name] = made[id(weight)][1]
+
+
 def joined(part: Any, weight: Any) -> Any:
     """Every rank's part of something of the size of a weight that DeepSpeed divides."""
     import torch

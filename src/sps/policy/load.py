@@ -5,13 +5,20 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Sequence
-from contextlib import nullcontext, redirect_stderr
+from contextlib import nullcontext, redirect_stderr, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, logging
+from accelerate import init_empty_weights
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    logging,
+)
 
 from sps.errors import UserError
 from sps.logits import scaled_logits
@@ -130,10 +137,12 @@ def load_policy(
     dtype: str = "float32",
     device: str = "cpu",
     trust: bool = False,
+    empty: bool = False,
 ) -> Policy:
     """Load model and tokenizer; what is missing or broken is said in one sentence.
 
     Code that comes with a model runs only with `trust`; nobody is ever asked on the terminal.
+    `empty` leaves the weights on the meta device: another rank has them, and will send its shard.
     """
     folder = Path(path)
     if folder.suffix == ".gguf" and gguf is None:
@@ -150,7 +159,7 @@ def load_policy(
     if folder.is_dir() and not gguf:
         _refuse_no_model(folder)
         check_files(folder)
-    tokenizer, model = _load(folder, gguf, trust)
+    tokenizer, model = _load(folder, gguf, trust, empty)
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
         raise UserError(
             f"model.path: {where}: the tokenizer has {len(tokenizer)} tokens but the model embeds "
@@ -162,13 +171,14 @@ def load_policy(
             del model.config.quantization_config
     # Weights stay in float32, so that small updates are kept; only the computation is rounded.
     model.compute_dtype = getattr(torch, dtype)
-    model = model.to(device).eval()
+    model = model.eval() if empty else model.to(device).eval()
     use_short(model)
-    check_logits(model, where)
+    if not empty:
+        check_logits(model, where)
     return Policy(model, tokenizer, where)
 
 
-def _load(folder: Path, gguf: str | None, trust: bool) -> tuple[Any, Any]:
+def _load(folder: Path, gguf: str | None, trust: bool, empty: bool) -> tuple[Any, Any]:
     """Tokenizer and model, whole: every weight comes from the files and has its place."""
     where, base = str(folder), "" if gguf else base_of(folder)
     shown = base or str(folder / gguf if gguf else folder)
@@ -183,6 +193,8 @@ def _load(folder: Path, gguf: str | None, trust: bool) -> tuple[Any, Any]:
     try:
         with hush:
             tokenizer: Any = AutoTokenizer.from_pretrained(where, **extra)
+            if empty:
+                return tokenizer, _empty_model(where, trust)
             model, info = AutoModelForCausalLM.from_pretrained(
                 base or where, output_loading_info=True, **exact, **extra
             )
@@ -196,6 +208,19 @@ def _load(folder: Path, gguf: str | None, trust: bool) -> tuple[Any, Any]:
     finally:
         logging.set_verbosity(quiet)
     return tokenizer, model
+
+
+def _empty_model(where: str, trust: bool) -> Any:
+    """The model without its weights; buffers, which follow from its configuration, are real."""
+    config = AutoConfig.from_pretrained(where, trust_remote_code=trust)
+    with init_empty_weights(include_buffers=False):
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=torch.float32, trust_remote_code=trust
+        )
+    model.tie_weights()  # again: each weight that was put on the meta device became another one
+    with suppress(OSError):  # not every model has one
+        model.generation_config = GenerationConfig.from_pretrained(where)
+    return model
 
 
 def _cannot_load(where: str, error: Exception, trust: bool) -> str:
@@ -254,7 +279,7 @@ def check_logits(model: Any, where: str) -> None:
 def best_threads(model: Any) -> int:
     """One for a small model on a CPU: more would only wait for each other, most on a busy one."""
     size = sum(p.numel() * p.element_size() for p in model.parameters())
-    alone = model.device.type == "cpu" and size < _SMALL
+    alone = model.device.type in ("cpu", "meta") and size < _SMALL
     return 1 if alone else torch.get_num_threads()
 
 

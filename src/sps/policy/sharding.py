@@ -12,7 +12,7 @@ from sps.errors import UserError
 from sps.policy import deepspeed as zero
 from sps.policy.load import Policy
 from sps.policy.logprobs import Scorer
-from sps.ranks import Ranks, joined, whole
+from sps.ranks import Ranks, joined, materialise, whole
 
 
 def shard(scorer: Scorer, ranks: Ranks) -> Any:
@@ -42,10 +42,24 @@ def shard(scorer: Scorer, ranks: Ranks) -> Any:
     }
     again = os.environ.get("FSDP_RESHARD_AFTER_FORWARD", "true").lower() == "true"
     for layer in scorer.model.base_model.layers:
+        _receive(layer, ranks)
         fully_shard(layer, reshard_after_forward=again, **how)
     # Embeddings, norm and head, which may share weights.
+    _receive(scorer, ranks)
     fully_shard(scorer, reshard_after_forward=True, **how)
     return scorer
+
+
+@torch.no_grad()
+def _receive(module: Any, ranks: Ranks) -> None:
+    """The first rank's weights of a module that is about to be sharded, on every rank: so no other
+    rank ever holds more than its shards and one layer."""
+    device = ranks.accelerator.device
+    materialise(module, device)
+    for weight in module.parameters():
+        if local(weight) is weight:  # not of a layer that is sharded already
+            weight.data = weight.data.to(device)
+            torch.distributed.broadcast(weight.data, src=0)
 
 
 def local(tensor: Tensor) -> Tensor:

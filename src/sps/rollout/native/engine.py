@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sps.errors import UserError
 from sps.logits import scaled_logits
-from sps.ranks import ALONE
+from sps.ranks import ALONE, materialise
 from sps.rollout import RolloutEngine
 from sps.rollout.native import attention
 from sps.rollout.native import layers as fused
@@ -34,6 +34,7 @@ def make(policy: Any, max_rows: int, ranks: Any, settings: None = None) -> Rollo
     whole copy in the computation's precision on each rank."""
     if ranks.sharded:
         copy = deepcopy(policy.model).requires_grad_(False).to(policy.model.compute_dtype)
+        materialise(copy, ranks.accelerator.device)
         whole = replace(policy, model=copy.to(ranks.accelerator.device))
         return CopiedEngine(make(whole, max_rows, ALONE), copy)
     arguments = (policy.model, policy.eos_ids, policy.pad_id, max_rows)
