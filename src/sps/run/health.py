@@ -1,6 +1,6 @@
 """What a run's record says of its health: updates that had to be skipped, and a policy that broke.
 
-It is told every record, also those read back when a run is resumed, so that it then knows what an
+It is given every record, also those read back when a run is resumed, so that it then knows what an
 uninterrupted run would know.
 """
 
