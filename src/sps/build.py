@@ -18,7 +18,7 @@ from sps.errors import UserError
 from sps.lifecycle.resume import claim, forget, make_probe_of, restore
 from sps.phases.memory import make_memory
 from sps.phases.run import Run
-from sps.policy import embedded as tiny
+from sps.policy import embedded
 from sps.policy.checkpoint import load_weights
 from sps.policy.load import (
     Policy,
@@ -148,14 +148,14 @@ def ensure_base(
     task: Any = make_task(recipe)
     base, keys = recipe.model.base, TASKS[recipe.task.type].embedded
     shape = recipe.task.model_dump(include=set(keys))
-    name = tiny.base_hash(base.model_dump(), shape)
-    found = tiny.find_base(name)
+    name = embedded.base_hash(base.model_dump(), shape)
+    found = embedded.find_base(name)
     if found and not again:
         return found
-    tokenizer = tiny.make_tokenizer(task.vocabulary())
+    tokenizer = embedded.make_tokenizer(task.vocabulary())
     texts = ((p.question, text) for p, text in task.attempts(base.seed, base.solved))
     training = base.model_dump(exclude={"solved"})
-    return tiny.make_base(name, tokenizer, texts, progress, **training)
+    return embedded.make_base(name, tokenizer, texts, progress, **training)
 
 
 def make_probe(run: Run, problems: list) -> Probe:

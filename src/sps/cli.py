@@ -266,7 +266,7 @@ def doctor(
     engine: Annotated[Engine | None, typer.Option(help="Default: the recipe's.")] = None,
     overrides: Set = None,
 ) -> None:
-    """What is installed, what a recipe needs (memory, time), what would fail; 2: does not fit."""
+    """What is installed, what a recipe needs, what would fail; exit code 2 where it cannot run."""
     from sps.commands.doctor import run_doctor, this_machine
 
     run_doctor(recipe, overrides or [], this_machine(gpus, gpu_memory), sharding, engine)

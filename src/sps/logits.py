@@ -1,4 +1,4 @@
-"""What some models do to the numbers of their output layer before those are logits."""
+"""Models that scale or soft-cap the output of their last layer before it is logits."""
 
 from __future__ import annotations
 

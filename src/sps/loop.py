@@ -40,8 +40,8 @@ def train(run: Run) -> Scores | None:
 
 def _train(run: Run) -> Scores | None:
     if run.recipe.evaluation.every and not run.start and not run.scores:
-        validate(run, 0)  # what there is to lose
-    if run.settled < run.start:  # stopped before that
+        validate(run, 0)  # the base
+    if run.settled < run.start:  # it was stopped before the last step's evaluation and checkpoint
         after_step(run, run.start)
     for phase in run.schedule.phases(done=run.start):
         rl_moved = _take(run, phase, "rl", rl_phase(run, phase), {})
@@ -50,7 +50,7 @@ def _train(run: Run) -> Scores | None:
             _take(run, phase, "irl", steps, rl_moved)
         elif run.ranks.main:
             run.store.close_phase(phase.start, phase.last, kept=set())
-        after_step(run, phase.last)  # last: a run resumed here has all of the phase
+        after_step(run, phase.last)  # a run resumed here has all of the phase
     return _finish(run)
 
 
@@ -75,7 +75,7 @@ def _take(
         if settled and step < phase.last:
             after_step(run, step)
     moved = meter.read()
-    if kind == "rl" and phase.first > phase.start:  # resumed: the meter knows the policy since then
+    if kind == "rl" and phase.first > phase.start:  # resumed: the meter saw the rest alone
         moved["since_step"] = phase.first - 1
     note("meter", phase.last, of=kind, **moved)
     return moved

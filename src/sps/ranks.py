@@ -1,8 +1,8 @@
 """This process among the others that run the same program, launched by accelerate.
 
-Every rank runs the whole loop and holds the same state; only work is divided. Problems to draw,
-answers to judge and rows to learn from are shared out, and what comes of them is gathered, so that
-all ranks take the same decisions. The first rank alone writes files.
+Every rank runs the whole loop and holds the same state; only work is sharded. Each draws and judges
+its share of the problems and computes its share of the rows; results are gathered, so that all
+ranks take the same decisions. Rank 0 alone writes files.
 """
 
 from __future__ import annotations

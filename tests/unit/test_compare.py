@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sps.commands.compare import summarise
-from sps.commands.jobs import Extra, Job, _gpus, _take_card, plan, run_extra, run_job
+from sps.commands.jobs import Extra, Job, _gpus, _take_gpu, plan, run_extra, run_job
 from sps.commands.methods import by_name, make_extras
 from sps.config.load import dump_recipe, parse_recipe
 from sps.errors import UserError
@@ -41,7 +41,7 @@ def test_each_worker_sees_one_gpu_of_those_allowed(monkeypatch, visible, want):
             monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         else:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        _take_card(cards)
+        _take_gpu(cards)
         got.append(os.environ["CUDA_VISIBLE_DEVICES"])
     assert got == want
 

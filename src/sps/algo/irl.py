@@ -31,8 +31,8 @@ _MEANS = {"token": token_mean, "sequence": mean_of_sequence_means}
 
 
 def irl_weight(length_B: Tensor, reduce: str) -> Tensor:
-    """Weight of each token: every token alike ('token'), or every sequence alike ('sequence')."""
-    return _MEANS[reduce](length_B, 0)  # neither looks at the limit
+    """Weight of each token in a mean over tokens ('token') or over sequences ('sequence')."""
+    return _MEANS[reduce](length_B, 0)  # neither uses the limit
 
 
 # Selectors: reward_PG, likelihood_PG, low_PG (in the lower quantile), k, rng -> keep_PG.
@@ -48,7 +48,7 @@ def lower_quantile(likelihood_PG: np.ndarray, quantile: float, over: str) -> np.
         flat = likelihood_PG.reshape(1, -1)
         return lower_quantile(flat, quantile, "group").reshape(likelihood_PG.shape)
     rank_PG = likelihood_PG.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
-    # A whisker less, so that 0.07 of 100, which is 7.000000000000001, counts as 7 and not 8.
+    # Minus 1e-9, so that 0.07 of 100, which is 7.000000000000001, counts as 7 and not 8.
     return rank_PG < np.ceil(quantile * likelihood_PG.shape[1] - 1e-9)
 
 

@@ -1,14 +1,14 @@
-"""How far an IRL phase moves the weights next to the RL phase before it; needs no torch."""
+"""Reach: the ratio of weight change, IRL phase to RL phase. Needs no torch."""
 
 from __future__ import annotations
 
-# Measured (docs/results.md): the weights go lr * steps**0.65 far in a phase of AdamW, between a
-# random walk and a straight line, and twice as far in IRL, whose gradients agree more.
+# Measured (docs/results.md): a phase of AdamW changes the weights by lr * steps**0.65 times a
+# constant, between a random walk and a straight line; twice that in IRL: its gradients agree more.
 _PULL, _DRIFT = 2.0, 0.65
 
 
 def reach(lr: float, steps: int, rl_lr: float, rl_steps: int) -> float:
-    """Ratio of weight change, IRL phase to RL phase; expected.
+    """The expected ratio of weight change, IRL phase to RL phase.
 
     From 0.7 on it was measured to undo what RL teaches.
     """

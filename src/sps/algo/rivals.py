@@ -120,12 +120,12 @@ def unlikeliness(outcomes: Outcomes, limit: int, penalty: float) -> Tensor:
 # Surrogates.
 
 
-def cispo(most: float) -> Surrogate:
-    """CISPO (arXiv 2506.13585): -sg(min(r, most)) A log pi, so that no token loses its gradient."""
+def cispo(max_ratio: float) -> Surrogate:
+    """CISPO (arXiv 2506.13585): -sg(min(r, max_ratio)) A log pi: every token has a gradient."""
 
     def surrogate(terms: Terms, ratio_BT: Tensor) -> tuple[Tensor, Tensor]:
-        factor_BT = ratio_BT.detach().clamp(max=most) * terms.adv_B[:, None]
-        return -factor_BT * terms.new_BT, ratio_BT > most
+        factor_BT = ratio_BT.detach().clamp(max=max_ratio) * terms.adv_B[:, None]
+        return -factor_BT * terms.new_BT, ratio_BT > max_ratio
 
     return surrogate
 
@@ -166,7 +166,7 @@ def _chosen(terms: Terms) -> Tensor:
 
 # Which tokens: by the covariance of advantage and log-probability over a batch (arXiv 2505.22617).
 # The authors take the log-probabilities of the policy as it is, a micro-batch at a time; here they
-# are the sampler's, of the whole batch, so that a choice does not hang on how memory is spent.
+# are the sampler's, of the whole batch, so that the choice does not depend on micro-batches.
 
 
 def _covariance(adv_N: Tensor, logp_N: Tensor) -> Tensor:
@@ -175,10 +175,10 @@ def _covariance(adv_N: Tensor, logp_N: Tensor) -> Tensor:
 
 
 def largest_covariance(adv_N: Tensor, logp_N: Tensor, seed: int, share: float) -> Tensor:
-    """KL-Cov's: the `share` with the largest covariance, at least one; none that is not above 0."""
+    """KL-Cov's: the `share` with the largest covariance, at least one; positive ones only."""
     cov_N = _covariance(adv_N, logp_N)
     chosen_N = torch.zeros_like(cov_N, dtype=torch.bool)
-    # stable: rollouts that say the same have the same covariances, and the earlier one is taken.
+    # stable: equal rollouts have equal covariances, and the earlier one is chosen.
     order = torch.argsort(cov_N, descending=True, stable=True)
     chosen_N[order[: max(1, int(share * len(cov_N)))]] = True
     return chosen_N & (cov_N > 0)

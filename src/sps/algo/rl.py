@@ -27,7 +27,7 @@ class Outcomes:
 
     @property
     def right_PG(self) -> Tensor:
-        """Which rollouts are right, going by a reward above 0."""
+        """Which rollouts are right: those with a reward above 0."""
         return self.reward_PG > 0
 
 
@@ -59,7 +59,7 @@ def overlong_shaping(outcomes: Outcomes, limit: int, cache: int) -> Tensor:
 
 
 def token_ratio(new_BT: Tensor, old_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Importance ratio of each token; 1 where there is none."""
+    """Importance ratio of each token; 1 on padding."""
     # where, not multiply: a padded log-probability may be -inf, and -inf * 0 is nan.
     return torch.where(mask_BT, new_BT - old_BT, 0.0).exp()
 
@@ -93,8 +93,8 @@ def k3(new_BT: Tensor, ref_BT: Tensor, mask_BT: Tensor) -> Tensor:
 def truncated_weight(new_BT: Tensor, engine_BT: Tensor, mask_BT: Tensor, cap: float) -> Tensor:
     """Truncated importance sampling: w = min(exp(new - engine), cap) at each token, no gradient.
 
-    It makes up for an engine that computes other probabilities than the trainer: the tokens are the
-    engine's, the gradient the trainer's. The cap bounds the variance; 1 where there is no token.
+    It corrects for an engine whose probabilities differ from the trainer's: the tokens were sampled
+    by the engine, the gradient is the trainer's. The cap bounds the variance; 1 on padding.
     """
     return token_ratio(new_BT.detach(), engine_BT, mask_BT).clamp(max=cap)
 
@@ -143,7 +143,7 @@ class Terms:
     adv_B: Tensor
     weight_B: Tensor
     mask_BT: Tensor
-    correct_BT: Tensor | None = None  # weight that makes up for the engine: `truncated_weight`
+    correct_BT: Tensor | None = None  # importance weight of the engine: `truncated_weight`
     chosen_BT: Tensor | None = None  # tokens that the algorithm's `choose` picked
 
 
@@ -180,7 +180,7 @@ class Algorithm:
 def policy_loss(
     terms: Terms, algorithm: Algorithm, beta: float
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """This part's share of the batch loss, and sums to be added up over the parts."""
+    """The loss of a micro-batch, and sums to be added up over all of them."""
     mask_BT, new_BT = terms.mask_BT, terms.new_BT
     ratio_BT = algorithm.ratio(new_BT, terms.old_BT, mask_BT)
     term_BT, out_BT = algorithm.surrogate(terms, ratio_BT)

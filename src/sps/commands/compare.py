@@ -55,8 +55,8 @@ def run_compare(
     jobs = plan(recipes, seeds, out, extras, threads=1)
     _take(out)
     began, stop = time.time(), Stop()
-    with _Watch() as watch, stop.listening(), stop.window():
-        found = run_jobs(jobs, watch, workers or None)
+    with _Progress() as progress, stop.listening(), stop.window():
+        found = run_jobs(jobs, progress, workers or None)
     results = summarise(jobs, found)
     results["frontier"] = frontier_record((job.method, job.folder) for job in jobs if job.train)
     results["wall_seconds"] = time.time() - began
@@ -173,7 +173,7 @@ def _take(out: Path) -> None:
         raise UserError(f"{out}: cannot write there ({error.strerror}); choose --out") from None
 
 
-class _Watch:
+class _Progress:
     """Progress of a comparison: a live table on a terminal, a line now and then elsewhere."""
 
     def __init__(self) -> None:
@@ -181,7 +181,7 @@ class _Watch:
         self.said: dict[str, str] = {}
         self.last = time.monotonic()
 
-    def __enter__(self) -> _Watch:
+    def __enter__(self) -> _Progress:
         if self.live:
             self.live.__enter__()
         return self

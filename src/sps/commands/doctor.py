@@ -119,9 +119,9 @@ def environment() -> list[str]:
         f"Python {platform.python_version()}, torch {torch.__version__}, {os.cpu_count()} cores"
     ]
     if torch.cuda.is_available():
-        card = torch.cuda.get_device_properties(0)
+        gpu = torch.cuda.get_device_properties(0)
         count = torch.cuda.device_count()
-        lines.append(f"{count} GPU: {card.name}, {card.total_memory / GIB:.0f} GiB")
+        lines.append(f"{count} GPU: {gpu.name}, {gpu.total_memory / GIB:.0f} GiB")
         if importlib.util.find_spec("triton") is None:
             lines.append(
                 "triton is missing: the CUDA engine needs it; it comes with torch on Linux"
@@ -165,7 +165,7 @@ def examine(
     engine: str | None = None,
     asked: str = "RECIPE",
 ) -> list[str]:
-    """What the recipe needs on these GPUs, which ways fit, and which of them is advised.
+    """What the recipe needs on these GPUs, which plans fit, and which is advised.
 
     `asked` is what the advised command has to give `sps train`.
     """
@@ -179,7 +179,7 @@ def examine(
             f"{recipe.model.path}: its shape is not known here; download it first for an estimate"
         )
         return [*lines, text, *_doubts(recipe), *_data(recipe)]
-    found = _ways(recipe, shape, machine, sharding, engine)
+    found = _plans(recipe, shape, machine, sharding, engine)
     many = f"{machine.gpus} GPUs" if machine.gpus > 1 else "one GPU"
     assumed = "" if machine.known else ", an H200: there is none here, and --gpu-memory is not set"
     lines.append(
@@ -203,7 +203,7 @@ def verdict(
     shape = shape_of(recipe.model.path)
     if shape is None:
         return
-    found = _ways(recipe, shape, machine, sharding, engine)
+    found = _plans(recipe, shape, machine, sharding, engine)
     memory = machine.gib * GIB
     if any(need.fits(memory) for _, need in found):
         return
@@ -233,20 +233,20 @@ def refuse_too_large(recipe: Recipe, memory: float | None = None) -> None:
     if shape is None:
         return
     divided = is_on("ACCELERATE_USE_FSDP") or is_on("ACCELERATE_USE_DEEPSPEED")
-    ways = int(os.environ.get("WORLD_SIZE", "1")) if divided else 1
-    least = floor(recipe, shape, ways)
+    shards = int(os.environ.get("WORLD_SIZE", "1")) if divided else 1
+    least = floor(recipe, shape, shards)
     if least > memory:
-        over = f"divided over {ways} GPUs " if ways > 1 else ""
+        over = f"divided over {shards} GPUs " if shards > 1 else ""
         adapters = "" if recipe.model.lora is not None else ", or train adapters (model.lora: {})"
         raise UserError(
             f"model.path: {recipe.model.path} cannot be trained here: weights, gradients and "
             f"optimizer {over}take {least / GIB:.0f} GiB, the GPU has {memory / GIB:.0f}. Divide "
-            f"them over {'more' if ways > 1 else 'several'} GPUs with accelerate launch "
+            f"them over {'more' if shards > 1 else 'several'} GPUs with accelerate launch "
             f"--config_file launch/fsdp2.yaml{adapters}; `sps doctor` with --gpus says how many"
         )
 
 
-def _ways(
+def _plans(
     recipe: Recipe, shape: Shape, machine: Machine, sharding: str, engine: str | None
 ) -> list[tuple[Plan, Needs]]:
     """The plans that are asked for and can be run; sharding over one GPU is none."""

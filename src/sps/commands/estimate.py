@@ -26,7 +26,7 @@ SHAPES = {
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": (28, 1536, 12, 2, 128, 8960, 151936, False),
     "HuggingFaceTB/SmolLM2-135M-Instruct": (30, 576, 9, 3, 64, 1536, 49152, True),
 }
-_PROMPT = 200  # tokens of a prompt, where the recipe does not tell
+_PROMPT = 200  # tokens of a prompt, where the recipe does not say
 _HIDDEN, _FF = 21.3, 5.8  # bytes of activations a token and layer, by hidden and feed-forward size
 _EAGER = 1.7  # times as many where the layers are not compiled
 _LAYER = 45e-6  # seconds of a decode step's layer, at the least
@@ -38,8 +38,8 @@ _MESSAGE = 2**26  # gradients summed in one message, at the least
 # vLLM's step as bench.gpu_rollout measured it with 128 and 512 rows: so much, and so much a row.
 _VLLM_STEP, _VLLM_ROW = 2.7e-3, 42e-6
 _VLLM_MORE = 2 * GIB  # its activations and graphs: a guess, not measured
-# Bytes/s that a GPU sends, from data sheets: NVLink 4 has 900 GB/s for both ways together, and a
-# GPU has a network adapter of 400 Gbit/s of its own. All traffic of several nodes is counted at the
+# Bytes/s that a GPU sends, from data sheets: NVLink 4 has 900 GB/s for both directions together,
+# and each GPU has a network adapter of 400 Gbit/s. All traffic of several nodes is counted at the
 # rate between them, and none of it behind computation: both are on the safe side.
 _NVLINK, _NETWORK = 450e9, 50e9
 
@@ -180,9 +180,9 @@ def evaluations(recipe: Recipe) -> Iterator[Evaluations]:
         yield Evaluations("the test set", times, questions, asked.n)
 
 
-def floor(recipe: Recipe, shape: Shape, ways: int = 1) -> float:
+def floor(recipe: Recipe, shape: Shape, shards: int = 1) -> float:
     """Bytes of weights, gradients and optimizer on a GPU: no setting but LoRA makes them less."""
-    return (4 * shape.weights + 12 * _trained(recipe, shape)) / ways
+    return (4 * shape.weights + 12 * _trained(recipe, shape)) / shards
 
 
 def plan_of(recipe: Recipe, gpus: int, sharded: bool, engine: str | None = None) -> Plan:
@@ -241,13 +241,13 @@ def remedies(recipe: Recipe, shape: Shape, plan: Plan, memory: float) -> Iterato
 def _larger(plan: Plan) -> Iterator[tuple[str, Plan]]:
     """Plans that take less of each GPU: sharded, vLLM sharing one copy, more GPUs."""
     for gpus in dict.fromkeys([plan.gpus, *(n for n in (2, 4, 8, 16, 32, 64) if n > plan.gpus)]):
-        ways = min(gpus, NODE)
+        width = min(gpus, NODE)
         more = f"{gpus} GPUs, " if gpus > plan.gpus else ""
         sharded = replace(plan, gpus=gpus, sharded=gpus > 1)
         yield f"{more}launch/fsdp2.yaml", sharded
         yield (
-            f"{more}launch/fsdp2.yaml, rollout.engine: vllm, rollout.vllm.tensor_parallel: {ways}",
-            replace(sharded, engine="vllm", tensor_parallel=ways),
+            f"{more}launch/fsdp2.yaml, rollout.engine: vllm, rollout.vllm.tensor_parallel: {width}",
+            replace(sharded, engine="vllm", tensor_parallel=width),
         )
 
 
@@ -274,7 +274,7 @@ def _share(recipe: Recipe, gpus: int, prompt: int) -> _Share:
 def _states(recipe: Recipe, shape: Shape, plan: Plan) -> dict[str, float]:
     """What lasts: divided over the GPUs where it is sharded."""
     count, trained = shape.weights, _trained(recipe, shape)
-    ways = plan.gpus if plan.sharded else 1
+    shards = plan.gpus if plan.sharded else 1
     whole = {
         "weights, float32": 4 * (count + (trained if recipe.model.lora else 0)),
         "gradients": 4 * trained,
@@ -283,7 +283,7 @@ def _states(recipe: Recipe, shape: Shape, plan: Plan) -> dict[str, float]:
         "weights before the phase, for the meter": 4 * trained,
         "reference policy": 4 * count if recipe.rl.algorithm.beta > 0 else 0,
     }
-    return {name: size / ways for name, size in whole.items()}
+    return {name: size / shards for name, size in whole.items()}
 
 
 def _passes(recipe: Recipe, shape: Shape, plan: Plan, share: _Share) -> dict[str, float]:
@@ -317,9 +317,9 @@ def _rollout_seconds(recipe: Recipe, shape: Shape, plan: Plan, share: _Share) ->
     """Every token is a step that reads all weights and, on average, half of the cache."""
     read = share.at_once * share.length / 2 * shape.cache_bytes
     if plan.engine == "vllm":
-        ways = plan.tensor_parallel
-        step = _VLLM_STEP + _VLLM_ROW * share.at_once * ways
-        step += (2 * shape.weights / ways + read) / _BANDWIDTH
+        parallel = plan.tensor_parallel
+        step = _VLLM_STEP + _VLLM_ROW * share.at_once * parallel
+        step += (2 * shape.weights / parallel + read) / _BANDWIDTH
     else:
         step = shape.layers * _LAYER + (2 * shape.weights + read) / _BANDWIDTH
     waves = -(-share.drawn // share.at_once)

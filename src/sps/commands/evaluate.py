@@ -222,8 +222,8 @@ def _job(run: _Eval, part: Part) -> Iterator[EvalJob]:
     ranks = run.ranks
     store = EvalStore(run.folder / _slug(part.name), ranks)
     name = part.name if ranks.size == 1 else f"{part.name}, rank 1 of {ranks.size}"
-    with closing(part.verifier()) as verifier, closing(make_progress(name, ranks.main)) as watch:
-        yield EvalJob(part.task, part.problems, run.settings.sampling(), verifier, store, watch)
+    with closing(part.verifier()) as verifier, closing(make_progress(name, ranks.main)) as show:
+        yield EvalJob(part.task, part.problems, run.settings.sampling(), verifier, store, show)
 
 
 def _write(run: _Eval, claimed: dict[str, Any]) -> dict[str, Any]:

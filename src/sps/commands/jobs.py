@@ -54,7 +54,7 @@ class Job:
     train: bool = True
 
 
-Watch = Callable[[list[Job], dict[str, str], float], None]  # jobs, state of each folder, seconds
+Progress = Callable[[list[Job], dict[str, str], float], None]  # jobs, state of each folder, seconds
 
 
 def plan(
@@ -78,7 +78,9 @@ def saved_steps(recipe: Recipe) -> list[int]:
     return Schedule(recipe).saved()[-recipe.checkpoint.keep :]  # all where keep is 0
 
 
-def run_jobs(jobs: list[Job], watch: Watch, workers: int | None = None) -> dict[str, Summaries]:
+def run_jobs(
+    jobs: list[Job], progress: Progress, workers: int | None = None
+) -> dict[str, Summaries]:
     """Have every job done; by folder, what each found."""
     began = time.time()
     for job in jobs:
@@ -87,14 +89,14 @@ def run_jobs(jobs: list[Job], watch: Watch, workers: int | None = None) -> dict[
     workers = min(len(jobs), workers or gpus or os.cpu_count() or 1)
     found: dict[str, Summaries] = {}
     context = get_context("spawn")
-    cards: Queue[int] = context.Queue()
+    numbers: Queue[int] = context.Queue()
     for number in range(workers if gpus else 0):
-        cards.put(number % gpus)
-    begin = (_take_card, (cards,)) if gpus else (None, ())
+        numbers.put(number % gpus)
+    begin = (_take_gpu, (numbers,)) if gpus else (None, ())
     with ProcessPoolExecutor(workers, context, *begin) as pool:
         try:
             for _ in _collect(pool, jobs, found):
-                watch(jobs, _states(jobs, found), time.time() - began)
+                progress(jobs, _states(jobs, found), time.time() - began)
         except BaseException as error:
             if isinstance(error, Stopped):  # the workers save what they do, and end, too
                 for worker in active_children():
@@ -246,9 +248,9 @@ def _gpus(jobs: list[Job]) -> int:
     return torch.cuda.device_count()
 
 
-def _take_card(cards: Queue[int]) -> None:
+def _take_gpu(numbers: Queue[int]) -> None:
     """A worker sees one GPU alone, before it has looked at any."""
-    number = cards.get()
+    number = numbers.get()
     seen = os.environ.get("CUDA_VISIBLE_DEVICES")
     os.environ["CUDA_VISIBLE_DEVICES"] = seen.split(",")[number] if seen else str(number)
 

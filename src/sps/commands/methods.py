@@ -1,4 +1,4 @@
-"""Which methods a comparison is of: the recipes, values of a sweep, other uses of the first."""
+"""The methods of a comparison: recipes, values of a sweep, and cheap variants of the first."""
 
 from __future__ import annotations
 
@@ -46,8 +46,10 @@ def by_name(recipes: list[Recipe]) -> dict[str, Recipe]:
         )
     sizes = {recipe.evaluation.n: name for name, recipe in named.items()}
     if len(sizes) > 1:
-        told = ", ".join(f"{n} of {name}" for n, name in sizes.items())
-        raise UserError(f"evaluation.n differs ({told}); compare with one: --set evaluation.n=128")
+        listed = ", ".join(f"{n} of {name}" for n, name in sizes.items())
+        raise UserError(
+            f"evaluation.n differs ({listed}); compare with one: --set evaluation.n=128"
+        )
     tests = [_test_set(recipe) for recipe in recipes]
     odd = next((i for i, test in enumerate(tests) if test != tests[0]), None)
     if odd is not None:
@@ -70,8 +72,7 @@ def _test_set(recipe: Recipe) -> dict[str, Any]:
 def make_extras(
     first: str, recipes: dict[str, Recipe], early: str, hot: str, mix: str = ""
 ) -> dict[str, list[Extra]]:
-    """Early stops, hotter sampling and mixes with the base of the first method: free, and so to be
-    beaten."""
+    """Cheap controls of the first method: early stops, hotter sampling, mixes with the base."""
     recipe = recipes[first]
     steps = dict.fromkeys(_number(x, "--early") for x in early.split(",") if x)
     rounds = recipe.rl.algorithm.steps_per_generation

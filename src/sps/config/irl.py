@@ -1,4 +1,4 @@
-"""The `irl` branch of a recipe: which rollouts are kept, and how far the policy goes to them."""
+"""The `irl` branch of a recipe: IRL phases, their selector, and memory."""
 
 from __future__ import annotations
 
@@ -26,28 +26,27 @@ class SelectorConfig(Node):
 
 
 class MemoryConfig(Node):
-    """Right rollouts of the whole run, remembered: in each RL step a forward KL towards them."""
+    """Memory: in each RL step, a forward KL towards right rollouts of the whole run."""
 
-    weight: Rate = 0.0  # of that forward KL beside the RL loss; 0: nothing is remembered
-    problems: Literal["batch", "all"] = "batch"  # whose rollouts a step recalls: its own, or any
-    distinct: bool = True  # one rollout for each distinct solution; false: the last right one alone
-    per_problem: Positive = 16  # rollouts recalled of a problem, drawn at random if there are more
-    age: NonNegative = 0  # RL steps after which a rollout is forgotten; 0: never
-    quantile: Annotated[float, Field(gt=0, le=1)] = 1.0  # of a problem's rollouts the least likely
-    share: Annotated[float, Field(gt=0)] = 1.0  # tokens recalled, at most, over those of the batch
-    reduce: Literal["token", "sequence"] = "token"  # which of them count alike
+    weight: Rate = 0.0  # of the forward KL in loss = RL loss + weight * forward KL; 0: no memory
+    problems: Literal["batch", "all"] = "batch"  # recall those of the step's problems, or of any
+    distinct: bool = True  # the latest of each distinct solution; false: of each problem
+    per_problem: Positive = 16  # rollouts recalled of a problem, at most; drawn at random
+    age: NonNegative = 0  # RL steps after which a rollout is no longer recalled; 0: never
+    quantile: Annotated[float, Field(gt=0, le=1)] = 1.0  # share of a problem's, the least likely
+    share: Annotated[float, Field(gt=0)] = 1.0  # recalled tokens over the batch's, at most
+    reduce: Literal["token", "sequence"] = "token"  # mean over tokens, or over sequences
 
 
 class IRL(Node):
-    """The inverse-RL side: forward KL towards rollouts of the policy's own, in phases between the
-    RL steps (`steps`), beside each of them (`memory`), or both."""
+    """Inverse RL: forward KL towards rollouts of the policy itself, in phases between RL phases
+    (`steps`), beside each RL step (`memory`), or both."""
 
     steps: NonNegative = 4  # optimizer steps a phase; 0 is plain RL
     every: NonNegative = 0  # RL steps between phases; 0: one pass over the training problems
-    lr: Rate | None = None  # None: the one that `reach` takes, by rl.lr and the lengths of both
-    reach: Annotated[float, Field(gt=0)] = (
-        0.35  # way of the weights in an IRL phase, over an RL one
-    )
+    lr: Rate | None = None  # None: from `reach`, rl.lr and the steps of both phases
+    # Ratio of weight change, IRL phase to RL phase: sets the learning rate where lr is None.
+    reach: Annotated[float, Field(gt=0)] = 0.35
     batch: Positive = 512
     keep: Positive = 3  # rollouts kept of each group
     selector: SelectorConfig = SelectorConfig()

@@ -1,4 +1,4 @@
-"""The recipe: one closed and frozen tree. An unknown key is an error, not a wish."""
+"""The recipe: one closed and frozen tree. An unknown key is an error."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Model(Node):
     path: str | None = None  # HF folder, hub id, or a run's checkpoint; None: the embedded policy
     gguf: str | None = None  # file name of a GGUF inside path
     trust_remote_code: bool = False  # run the code that comes with the model: read it first
-    # Of the computation, weights stay in float32; auto: bfloat16 on a GPU, float32 on a CPU.
+    # Of the computation; weights are float32. auto: bfloat16 on a GPU, float32 on a CPU.
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     checkpointing: bool = False  # compute activations twice: slower, far less memory
@@ -65,7 +65,7 @@ class Model(Node):
 
     @property
     def place(self) -> str:
-        """The device asked for; the embedded policy is too small for a GPU that nobody asks for."""
+        """The device asked for; with auto the embedded policy runs on a CPU, being small."""
         return "cpu" if self.path is None and self.device == "auto" else self.device
 
 
@@ -81,13 +81,12 @@ class Rollouts(Node):
     top_k: NonNegative = 0
     max_new_tokens: Positive = 20
     max_rows: Positive = 2048  # sequences decoded at once; bounds memory
-    correct: Annotated[float, Field(gt=0)] | None = None  # cap of the weight of a token by which
-    # the trainer finds it likelier than the engine did (truncated importance sampling); None: off
-    gap_warn: Rate = 0.05  # nats a token between trainer and engine above which a warning is logged
-    gap_stop: Annotated[float, Field(gt=0)] | None = (
-        None  # and above which the run ends; None: what
-    )
-    # rounding cannot explain, 0.3 in bfloat16 and 0.05 in float32
+    # Cap on the importance weight p_trainer / p_engine of each token; None: no such weights.
+    correct: Annotated[float, Field(gt=0)] | None = None
+    # Engine gap, in nats a token, that is warned of, and the one that ends the run; None: more than
+    # rounding explains, 0.3 in bfloat16 and 0.05 in float32.
+    gap_warn: Rate = 0.05
+    gap_stop: Annotated[float, Field(gt=0)] | None = None
 
     @model_validator(mode="after")
     def _whole(self) -> Rollouts:
@@ -136,7 +135,7 @@ class MeterConfig(Node):
 
     problems: Positive = 16  # held-out problems whose rollouts measure the KL
     samples: Positive = 4
-    still: Rate = 1e-6  # relative weight change under which a phase is said not to have moved
+    still: Rate = 1e-6  # relative weight change below which a phase is warned of as doing nothing
 
 
 class Recipe(Node):
@@ -144,7 +143,7 @@ class Recipe(Node):
 
     name: Annotated[str, AfterValidator(_name_of_a_folder)] = "run"
     seed: NonNegative = 0
-    threads: NonNegative = 0  # CPU threads; 0: one for a small policy, else as they are
+    threads: NonNegative = 0  # CPU threads; 0: one for a small policy, else torch's default
     track: Literal["trackio", "wandb", "tensorboard"] | None = None  # also send the record there
     model: Model = Model()
     task: TaskConfig = CountdownConfig()

@@ -1,4 +1,4 @@
-"""The `rl` branch of a recipe: an algorithm, its optimizer, how long it goes on."""
+"""The `rl` branch of a recipe: the algorithm with its keys, the optimizer, the steps."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class WReinforce(AlgorithmConfig):
 
 
 class MaxRl(AlgorithmConfig):
-    """MaxRL (arXiv 2602.02710): advantages over the success rate, not over the spread."""
+    """MaxRL (arXiv 2602.02710): advantages divided by the success rate, not by the spread."""
 
     type: Literal["maxrl"] = "maxrl"
     eps: Rate = 0.2
@@ -88,8 +88,8 @@ class DifferentialSmoothing(AlgorithmConfig):
     """Differential smoothing (arXiv 2511.19942): GRPO, and unlikely right answers gain more."""
 
     type: Literal["differential_smoothing"] = "differential_smoothing"
-    # Advantage for each nat of a whole rollout. Its authors tune it to the task; 0.01 is made for
-    # log-probabilities of some tens, as Countdown has them. Longer answers need less.
+    # Advantage for each nat of a whole rollout. Its authors tune it to the task; 0.01 suits
+    # log-probabilities of some tens of nats, as in Countdown. Longer answers need less.
     gamma: Rate = 0.01
     eps: Rate = 0.2
 
@@ -98,7 +98,7 @@ class Ucpo(AlgorithmConfig):
     """UCPO (arXiv 2605.00365): GRPO, with more of the advantage for unlikely right answers."""
 
     type: Literal["ucpo"] = "ucpo"
-    mix: Share = 0.2  # of the right answers' advantage, shared out by how unlikely they are
+    mix: Share = 0.2  # share of the right answers' advantage that goes by how unlikely they are
     eps: Rate = 0.2
 
 
@@ -107,7 +107,7 @@ class Bbg(AlgorithmConfig):
 
     type: Literal["bbg"] = "bbg"
     k: Positive = 16  # of the Pass@k to be raised; may be above rollout.n
-    floor: Share = 0.01  # weight of a prompt, with one right answer's as 1, under which it is 0
+    floor: Share = 0.01  # weights u(c) / u(1) below this are set to 0
     eps: Rate = 0.2
 
 
@@ -123,13 +123,14 @@ class Unlikeliness(AlgorithmConfig):
     """The unlikeliness reward (arXiv 2506.02355): GRPO, less reward for a group's likelier ones."""
 
     type: Literal["unlikeliness"] = "unlikeliness"
-    # Share of the reward that the likeliest loses, nearly; below 1, or the right would be wrong.
+    # Share of its reward that the likeliest rollout loses, times (G - 1) / G; below 1, so that a
+    # right one keeps some.
     penalty: Annotated[float, Field(ge=0, lt=1)] = 0.25
     eps: Rate = 0.2
 
 
 class Cispo(AlgorithmConfig):
-    """CISPO (arXiv 2506.13585): ratios are capped weights of the gradient, which no token loses."""
+    """CISPO (arXiv 2506.13585): capped ratios weight the gradient, and no token is left out."""
 
     type: Literal["cispo"] = "cispo"
     # Its authors bound the ratio from above alone and do not print the bound; 5 is ScaleRL's
@@ -232,6 +233,6 @@ class RL(Node):
     lr: Annotated[float, Field(gt=0)] = 1e-4
     entropy: Rate = 0.0  # weight of a bonus for the entropy at each token
     optimizer: Optimizer = Optimizer()
-    max_skipped: Positive = 3  # updates in a row (IRL's too) with a loss or gradient that is not
-    # finite, which are skipped; after so many the run ends
+    max_skipped: Positive = 3  # updates in a row, RL's and IRL's, skipped because loss or gradient
+    # were not finite, after which the run ends
     micro_tokens: Positive = 16384  # padded tokens in one forward pass; bounds memory

@@ -21,7 +21,7 @@ from sps.config.load import load_recipe
 from sps.diagnose.read import RunFolder
 from sps.errors import UserError
 from sps.logits import scaled_logits
-from sps.policy import embedded as tiny
+from sps.policy import embedded
 from sps.policy.checkpoint import load_trainer
 from sps.policy.load import best_threads, load_policy
 from sps.policy.logprobs import Rows, micro_batches
@@ -157,7 +157,7 @@ def base_folder(run: RunFolder) -> Iterator[tuple[int, Path]]:
         return
     fields = {"numbers", "low", "high", "max_value", "seed"}
     shape = recipe.task.model_dump(include=fields)
-    found = tiny.find_base(tiny.base_hash(recipe.model.base.model_dump(), shape))
+    found = embedded.find_base(embedded.base_hash(recipe.model.base.model_dump(), shape))
     if found:
         yield 0, found
     else:

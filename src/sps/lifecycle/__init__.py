@@ -1,1 +1,1 @@
-"""A run from its folder to its card: taken up, measured, saved, resumed."""
+"""The life of a run: claim a folder, resume, evaluate, save, describe in a model card."""

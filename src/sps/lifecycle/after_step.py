@@ -1,4 +1,4 @@
-"""After a step: evaluate, save, forget, stop if asked; and the ways in which a run ends early."""
+"""After a step: evaluate, save, remove old checkpoints, stop if asked; how a run ends early."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The two phases of SPS, side by side: rl.py and irl.py."""
+"""The RL phase, the IRL phase and memory: what a run does step by step."""

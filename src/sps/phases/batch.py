@@ -27,7 +27,7 @@ class Batch:
 
     @property
     def learnt(self) -> list[Rollout]:
-        """Rows without advantage cost nothing, unless a KL or a bonus has them."""
+        """The rollouts with a gradient: an advantage, a chosen token, or any with a KL or bonus."""
         return [self.rollouts[i] for i in self.used]
 
 
@@ -49,7 +49,7 @@ def make_batch(run: Run, groups: Sequence[Group]) -> Batch:
 
 
 def shaped(algorithm: Algorithm, groups: list[Group], limit: int) -> list[Group]:
-    """Groups with the rewards that the algorithm makes of the verdicts'."""
+    """Groups with rewards as the algorithm shapes them."""
     if algorithm.shape is None or not groups:
         return groups
     reward_PG = algorithm.shape(outcomes(groups, torch.float64), limit).tolist()
@@ -76,7 +76,7 @@ def _chosen_tokens(
     assert algorithm.choose is not None
     length_B = torch.tensor([len(r.logprobs) for r in rollouts])
     logp_N = torch.from_numpy(np.concatenate([r.logprobs for r in rollouts]))
-    # Of the batch, so that the choice is the same when the batch is made again, or on other ranks.
+    # From the batch, so that the choice is the same when the batch is remade, or on other ranks.
     seed = (seed * 1_000_003 + rollouts[0].step) * 10_007 + rollouts[0].group
     chosen_N = algorithm.choose(adv_B.repeat_interleave(length_B), logp_N, seed)
     return [tokens.numpy() for tokens in chosen_N.split(length_B.tolist())]

@@ -170,7 +170,7 @@ def _optimizer(run: Run, lr: float) -> torch.optim.Optimizer:
 
 
 def _relikelihood(run: Run, table: pa.Table, column: str) -> pa.Table:
-    """The same rollouts with their likelihood under the reinforced policy."""
+    """The same rollouts with their likelihood under the policy after the RL phase."""
     rollouts = to_arrays(table, "prompt_ids"), to_arrays(table, "ids")
     how, temperature = run.recipe.irl.selector, run.recipe.rollout.temperature
     value_B = likelihoods(run.policy, *rollouts, how.likelihood, run.budget, temperature, run.ranks)

@@ -1,7 +1,7 @@
 """Memory: beside the RL loss of a step, a forward KL towards right rollouts of the whole run.
 
-It is the IRL side with another choice of which rollouts and when: verified ones, one for each
-distinct solution, of the problems at hand, in every RL step.
+It is the forward KL of the IRL phase with other rollouts at another time: right ones, one for each
+distinct solution of the problems in the batch, in every RL step.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def recall(run: Run, step: int, groups: Sequence[Group]) -> Recalled:
     settings = run.recipe.irl.memory
     found: list[Remembered] = []
     if run.memory is not None:
-        # Counters, not a state: a resumed run recalls what an unbroken one would have.
+        # Seeded by the step, without state: a resumed run recalls what an uninterrupted one does.
         rng = np.random.default_rng([run.recipe.seed, 104729, step])
         asked = dict.fromkeys(r.problem_id for group in groups for r in group)
         tokens = sum(len(r.ids) for group in groups for r in group)
@@ -77,8 +77,8 @@ def choose(
     tokens: int,
     rng: np.random.Generator,
 ) -> list[Remembered]:
-    """At most `per_problem` of each problem, and so many tokens, every solution as likely as
-    another of its problem."""
+    """At most `per_problem` rollouts of each problem and `tokens` in all; the solutions of a
+    problem are equally likely to be chosen."""
     if settings.problems == "all":
         problems = [sorted(memory.of)[i] for i in rng.permutation(len(memory.of))]
     found: list[list[Remembered]] = []

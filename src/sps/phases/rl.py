@@ -56,9 +56,9 @@ def rl_phase(run: Run, phase: Phase) -> Iterator[tuple[int, Metrics, bool]]:
 
 
 def draw_groups(run: Run, step: int, count: int) -> tuple[list[Group], Metrics]:
-    """Groups for `count` problems. DAPO draws again, on new problems, for groups that agree.
+    """Groups for `count` problems. DAPO draws again, on new problems, for groups of equal rewards.
 
-    `seconds/verify` of the metrics is what all draws together waited for verdicts.
+    `seconds/verify` of the metrics is the time sampling waited for verdicts, over all draws.
     """
     resample = algorithm_of(run.recipe.rl.algorithm).resample
     drawn: list[Group] = []
@@ -76,7 +76,7 @@ def draw_groups(run: Run, step: int, count: int) -> tuple[list[Group], Metrics]:
         run.store.append(step, rollouts)
     if run.memory is not None:
         run.memory.add(rollouts)
-    # Where resampling ran out, groups that agree fill the batch: it keeps its size.
+    # After the last attempt, groups with equal rewards fill the batch: it keeps its size.
     dull = [group for group in drawn if not _disagrees(group)]
     groups = (useful + dull)[:count] if resample else drawn
     metrics = {**_drawn_metrics(drawn, groups), "seconds/verify": waited}
@@ -91,10 +91,10 @@ Old = dict[
 
 
 def _before_the_steps(run: Run, shares: Sequence[Sequence[Group]]) -> tuple[list[Old | None], int]:
-    """The trainer's log-probabilities of the shares whose turn comes after another's step.
+    """Old log-probabilities, by the trainer, of the shares that are learnt from after the first.
 
-    None for the first: when it is learnt from, the policy is still the one that sampled. The second
-    value says how often memory ran out.
+    None for the first: by then the policy is still the one that sampled. The second value says how
+    often memory ran out.
     """
     if len(shares) == 1:
         return [None], 0
@@ -103,11 +103,11 @@ def _before_the_steps(run: Run, shares: Sequence[Sequence[Group]]) -> tuple[list
 
 
 def sampler_logprobs(run: Run, groups: Sequence[Group]) -> tuple[Old, int]:
-    """Log-probabilities of a batch that is learnt from later, by the policy as it is now.
+    """Old log-probabilities of a batch that is learnt from after other steps.
 
-    The engine's own are off by its rounding, which is more than GSPO's clip allows. So these are
-    computed as the step will compute them, in the same parts and with gradients on (compiled code
-    differs without): as long as nothing was learnt, the ratios are exactly 1.
+    Those of the engine differ by its rounding, which is more than GSPO's clip allows. So these are
+    computed as the step will compute them, in the same micro-batches and with gradients on
+    (compiled code differs without): as long as nothing was learnt, the ratios are exactly 1.
     """
     batch, temperature = make_batch(run, groups), run.recipe.rollout.temperature
 
@@ -178,7 +178,7 @@ def rl_step(run: Run, step: int, groups: Sequence[Group], old: Old | None = None
 def _draw(
     run: Run, step: int, count: int, attempt: int, first_group: int
 ) -> tuple[list[Group], float]:
-    """Groups, and the seconds that sampling stood still for verdicts: judging overlaps with it."""
+    """Groups, and the seconds that sampling waited for verdicts; the rest of judging overlaps."""
     settings = run.recipe.rollout
     problems = [run.train[i] for i in run.sampler.take(count)]
     sampling = Sampling(
@@ -190,8 +190,8 @@ def _draw(
         seed=(run.recipe.seed * 1_000_003 + step) * 101 + attempt,
     )
     everyone = tuple(range(settings.n))
-    mine = run.ranks.shard(list(enumerate(problems)))
-    requests = [Request(i, run.prompt_ids(p), everyone) for i, p in mine]
+    shard = run.ranks.shard(list(enumerate(problems)))
+    requests = [Request(i, run.prompt_ids(p), everyone) for i, p in shard]
     drawn: dict[tuple[int, int], tuple[Completion, Future[Verdict]]] = {}
     waited = 0.0
     for completion in run.engine.generate(requests, sampling):
@@ -206,7 +206,7 @@ def _draw(
     waited += time.perf_counter() - began
     groups = [
         [_rollout(run, step, first_group + i, problem, *drawn[i, sample]) for sample in everyone]
-        for i, problem in mine
+        for i, problem in shard
     ]
     groups = shaped(algorithm_of(run.recipe.rl.algorithm), groups, settings.max_new_tokens)
     everything = sorted(run.ranks.gather(groups), key=lambda group: group[0].group)
@@ -265,9 +265,9 @@ def _filled(value_of: Mapping[int, np.ndarray], rows: Rows) -> Tensor:
 def _against_engine(
     run: Run, rollouts: list[Rollout], rows: Rows, old_BT: Tensor
 ) -> tuple[Tensor | None, dict[str, Tensor]]:
-    """The weights that make up for the engine, and how far it is from the trainer.
+    """Importance weights for the engine's tokens (`rollout.correct`), and the engine gap.
 
-    Both are of the policy that sampled, so that they differ by the engine's rounding alone.
+    Both compare the policy that sampled with itself, so only rounding differs.
     """
     cap, mask_BT = run.recipe.rollout.correct, rows.mask_BT
     engine_BT = _filled({i: rollouts[i].logprobs for i in rows.which_B.tolist()}, rows)

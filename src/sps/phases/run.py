@@ -1,4 +1,4 @@
-"""One run: what it trains with, what is held out, where it is written, and how far it is."""
+"""`Run`: the parts of a run, its data, its folder and its progress."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Run:
 
     recipe: Recipe
     policy: Policy
-    reference: Scorer | None  # the frozen first policy when beta > 0
+    reference: Scorer | None  # the frozen base when beta > 0
     engine: RolloutEngine
     verifier: Verifier
     task: Task
@@ -57,9 +57,9 @@ class Run:
     data: str = ""  # a digest of all questions and answers; empty: not known
     # How far it is, in RL steps. A checkpoint holds all but `start`.
     start: int = 0  # done before this process
-    done: int = 0  # whose updates the weights have all of, with the IRL phase after the last one
-    settled: int = 0  # whose evaluation and checkpoint, where due, are made; a stop may come before
-    cursor: int = 0  # of the sampler after `done`; while a step goes on its own is ahead
+    done: int = 0  # whose updates are in the weights, the IRL phase after the last one included
+    settled: int = 0  # whose evaluation and checkpoint are made; a stop may come between
+    cursor: int = 0  # of the sampler after `done`; during a step the sampler itself is ahead
     scores: dict[int, Scores] = field(default_factory=dict)  # validation scores by step
     prompts: dict[str, tuple[int, ...]] = field(default_factory=dict)
 

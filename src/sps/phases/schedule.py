@@ -44,7 +44,7 @@ class Schedule:
         every = recipe.irl.every or -(-self.problems // recipe.rollout.prompts) or recipe.rl.steps
         if recipe.irl.steps:
             return every
-        # Plain RL: where a phase ends must not cut short what is drawn for several steps at once.
+        # Plain RL: a phase must not end between steps that share a generation.
         return -(-every // rounds) * rounds
 
     def phases(self, done: int = 0) -> Iterator[Phase]:
@@ -71,7 +71,7 @@ class Schedule:
         return every > 0 and self._due(every, step, before)
 
     def saves(self, step: int, before: int) -> bool:
-        """Whether a checkpoint is due after a step, asked in the same way."""
+        """Whether a checkpoint is due after a step, `before` as in `evaluates`."""
         return self._due(self.recipe.checkpoint.every, step, before)
 
     def evaluated(self) -> list[int]:
@@ -87,7 +87,7 @@ class Schedule:
         return step == self.recipe.rl.steps or (every > 0 and step // every > before // every)
 
     def _settled(self) -> Iterator[tuple[int, int]]:
-        """Pairs of neighbours among the steps with no drawn rollout left to learn from, 0 first."""
+        """Consecutive pairs of the steps that end a generation, 0 first."""
         rounds = self.recipe.rl.algorithm.steps_per_generation
         ends = [
             step

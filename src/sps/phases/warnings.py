@@ -1,4 +1,4 @@
-"""What the metrics of a phase give cause to say: a table of rules, silent while all is well."""
+"""Warnings about the metrics of a phase: a table of rules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CUT_OFF = 0.05  # more rollouts without an end than this share are warned of
 _TOO_FAR = 0.7  # docs/results.md
 _NOTHING = {
     "rl": "no rollout had an advantage, which takes a group with both right and wrong answers. "
-    "Train on problems that are solved now and then, or raise rollout.n",
+    "Train on problems that are solved occasionally, or raise rollout.n",
     "irl": "the selector kept no rollout. Choose another irl.selector.type",
 }
 
@@ -50,14 +50,14 @@ class Warnings:
 
     def still(self, moved: Metrics) -> str | None:
         """Of a phase that did nothing."""
-        # A part of a phase says little of it; of updates that were skipped there is a warning.
+        # Part of a phase says little; skipped updates have a warning of their own.
         if "since_step" in moved or self.run.health.worst:
             return None
         dtype, still = self.run.policy.weight_dtype, self.run.recipe.meter.still
         return stood_still(self.kind, moved, self.lr, dtype, still, self.learnt)
 
 
-# Kind of a record -> its rules, in the order in which they are said.
+# Kind of a record -> its rules, in order.
 RULES: dict[str, tuple[Callable[[Warnings, Metrics], str | None], ...]] = {
     "rl": (
         Warnings.gap,
@@ -77,12 +77,12 @@ RULES: dict[str, tuple[Callable[[Warnings, Metrics], str | None], ...]] = {
 def gap_warning(metrics: Metrics, limit: float) -> str:
     """What to say when trainer and engine disagree by more than they should, else nothing."""
     gap = metrics.get("engine_gap", 0.0)
-    if not gap > limit:  # NaN is another matter: the update was skipped
+    if not gap > limit:  # also for NaN: that update was skipped
         return ""
     return (
         f"the engine's log-probabilities are {gap:.3g} nats a token from the trainer's, above "
-        f"rollout.gap_warn ({limit:g}): rounding weighs on this run. Compute both in one dtype "
-        "(model.dtype), or set rollout.correct: 2 to weigh tokens by the ratio of the two"
+        f"rollout.gap_warn ({limit:g}): rounding affects this run. Compute both in one dtype "
+        "(model.dtype), or set rollout.correct: 2 for truncated importance sampling"
     )
 
 
@@ -98,7 +98,7 @@ def check_gap(metrics: Metrics, limit: float | None, dtype: torch.dtype) -> None
         f"cannot explain more than {limit:g}: the tokens come from another policy than the one "
         "that is trained, and what it would learn from them is wrong. Likely causes: the engine "
         "did not get the last weights; it does not see the prompt, or another one; it samples at "
-        "another temperature or truncates; it runs this model's layers in another way. Compare "
+        "another temperature or truncates; it computes this model's layers differently. Compare "
         "with model.dtype: float32 (native engine) to find out whether the engine is at fault. "
         "If the gap is wanted (an engine with quantised weights), set rollout.gap_stop above it, "
         "and rollout.correct: 2"
@@ -106,7 +106,7 @@ def check_gap(metrics: Metrics, limit: float | None, dtype: torch.dtype) -> None
 
 
 def memory_warning(metrics: Metrics, passes: int) -> str:
-    """What to say when memory ran out in a step, which was mended by smaller parts."""
+    """What to say when GPU memory ran out in a step, which was then done in smaller parts."""
     said = []
     if "rows_at_once" in metrics:
         said.append(f"{metrics['rows_at_once']:.0f} sequences are drawn at once now")
@@ -116,7 +116,7 @@ def memory_warning(metrics: Metrics, passes: int) -> str:
 
 
 def cut_off_warning(metrics: Metrics, limit: int) -> str:
-    """A text without its end teaches not to end; empty where such rollouts are few."""
+    """Rollouts that were cut off teach the policy not to end; empty where they are few."""
     share = metrics.get("kept_cut_off", 0.0)
     if share <= _CUT_OFF:
         return ""
@@ -133,7 +133,7 @@ def stood_still(
 
     `learnt` says that there was a rollout to learn from: if not, no learning rate helps.
     """
-    if not metrics["relative_update"] < still:  # NaN is another matter
+    if not metrics["relative_update"] < still:  # also for NaN: health.py sees to it
         return None
     if not learnt:
         return f"the {phase} phase had nothing to learn from: {_NOTHING[phase]}"

@@ -1,4 +1,4 @@
-"""Weights divided over the ranks by DeepSpeed's ZeRO-3, stepped by our own optimizers.
+"""Weights sharded over the ranks by DeepSpeed's ZeRO-3, stepped by our own optimizers.
 
 DeepSpeed owns one optimizer, and SPS has two over the same weights. So DeepSpeed gathers weights,
 reduces gradients, and is given an optimizer that does nothing; ours step on its float32 parts.

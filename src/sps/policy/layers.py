@@ -49,6 +49,6 @@ def _recomputed(kind: type) -> type:
 
 
 def compile_layers(model: Any) -> None:
-    """Compile each layer; samplers run the plain ones (rollout/attention.py, `sampling_mode`)."""
+    """Compile each layer; samplers run the plain ones (`sampling_mode`)."""
     for layer in model.base_model.layers:
         layer.compile(dynamic=True)

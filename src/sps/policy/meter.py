@@ -17,7 +17,7 @@ from sps.types import Metrics
 
 @dataclass(frozen=True)
 class Probe:
-    """Held-out rollouts whose likelihood tells how the policy moved."""
+    """Held-out rollouts of the base; how their likelihood changes shows how the policy moved."""
 
     prompts: list[np.ndarray]
     completions: list[np.ndarray]

@@ -1,4 +1,4 @@
-"""Weights divided over the ranks, and whole again where they are needed whole."""
+"""Weights sharded over the ranks, and gathered where they are needed whole."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def optimizer_step(
     entropy_grad: bool = False,
     ranks: Ranks = ALONE,
 ) -> dict[str, float]:
-    """Forward and backward each part, then step once. No part on any rank is no step.
+    """Forward and backward each part, then step once; no step where no rank has a part.
 
     Out of memory: gradients are thrown away, the parts halved, and the step is taken again. A loss
     or a gradient that is not finite: weights and optimizer stay as they are (`skipped`).
@@ -94,13 +94,13 @@ def optimizer_step(
     return sums
 
 
-def _clip(scorer: Any, optimizer: torch.optim.Optimizer, most: float, ranks: Ranks) -> float:
-    """All ranks' gradients to where the optimizer looks for them; the norm before clipping."""
+def _clip(scorer: Any, optimizer: torch.optim.Optimizer, max_norm: float, ranks: Ranks) -> float:
+    """Sum the gradients over ranks and clip them; returns the norm before clipping."""
     if ranks.deepspeed:
-        return zero.take_gradients(scorer, most)
+        return zero.take_gradients(scorer, max_norm)
     weights = [p for group in optimizer.param_groups for p in group["params"]]
     ranks.sum_gradients(weights)
-    return float(whole(torch.nn.utils.clip_grad_norm_(weights, most)))
+    return float(whole(torch.nn.utils.clip_grad_norm_(weights, max_norm)))
 
 
 def padded_to_equal(
@@ -155,7 +155,9 @@ def _accumulate(
     """Gradients of all parts, and the sums of what they report; one wait for the device."""
     totals: dict[str, Tensor] = {}
     scale = ranks.size if ranks.sharded else 1  # of sharded gradients the mean is taken
-    known = list(parts) if ranks.deepspeed else None  # it must be told which is the last
+    known = (
+        list(parts) if ranks.deepspeed else None
+    )  # its backward pass wants to know which is the last
     for number, (rows, counts, part_loss) in enumerate(known or parts, 1):
         logp_BT, entropy_BT = token_logprobs(scorer, rows, temperature, entropy_grad)
         loss, more = part_loss(rows, logp_BT, entropy_BT)

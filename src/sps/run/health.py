@@ -1,6 +1,6 @@
 """What a run's record says of its health: updates that had to be skipped, and a policy that broke.
 
-It is told every record, also those read back when a run is resumed, so that it then knows what an
+It is given every record, also those read back when a run is resumed, so that it then knows what an
 uninterrupted run would know.
 """
 
@@ -19,7 +19,7 @@ _WIDER = 3.0, 1.0  # an entropy so many times, and so many nats above, that of t
 
 
 class Health:
-    """Counts in a row."""
+    """Skipped updates, steps without a right answer, and an entropy that blows up."""
 
     def __init__(self, phase: int) -> None:
         self.skipped = 0  # updates in a row
@@ -68,5 +68,5 @@ class Health:
         self._wide = record["phase"]
         return (
             f"the entropy is {now:.2f} nats a token, at the first step it was {self._entropy:.2f}: "
-            "the policy is going to pieces. Lower rl.lr, or rl.entropy where there is one"
+            "the policy is diverging. Lower rl.lr, or rl.entropy where there is one"
         )

@@ -21,7 +21,7 @@ _ONE = 1.0  # seconds in which several SIGTERM are one: a cluster and a launcher
 
 
 class Stop:
-    """Nobody asks unless it is made to listen."""
+    """A request to stop; there is none unless `listening` is on."""
 
     def __init__(self) -> None:
         self.asked = ""  # why

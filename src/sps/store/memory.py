@@ -35,10 +35,10 @@ class Memory:
 
     def __init__(self, mode_of: ModeOf, distinct: bool):
         self.mode_of, self.distinct = mode_of, distinct
-        self.of: dict[str, dict[str, Remembered]] = {}  # problem -> solution -> rollout
+        self.of: dict[str, dict[str, Remembered]] = {}  # problem -> mode -> rollout
 
     def add(self, rollouts: Iterable[Rollout]) -> None:
-        """Remember the right ones; they come in the order they were drawn in."""
+        """Remember the right ones, given in the order in which they were drawn."""
         for r in rollouts:
             if r.verdict.kind == "correct":
                 self._keep(Remembered(r.problem_id, r.prompt_ids, r.ids, r.step, r.mean_logprob))
@@ -61,7 +61,7 @@ class Memory:
         return sum(len(known) for known in self.of.values())
 
     def __iter__(self) -> Iterator[Remembered]:
-        """All of it, the problems in the order of their ids: that does not depend on the past."""
+        """All rollouts, by problem id: an order that resuming does not change."""
         for problem in sorted(self.of):
             yield from self.of[problem].values()
 

@@ -38,12 +38,12 @@ def die_with(parent: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     else:
-        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+        threading.Thread(target=_poll, args=(parent,), daemon=True).start()
     if os.getppid() != parent:  # it died before we could ask
         os._exit(0)
 
 
-def _watch(parent: int) -> None:
+def _poll(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(0)

@@ -1,7 +1,7 @@
 """A decode step on a GPU: bf16 products, a residual in float32, everything else in fused kernels.
 
 It rounds where training under bf16 autocast rounds, so its log-probabilities are the trainer's.
-Serves the decoders of rollout/fused.py.
+Serves the decoders of rollout/native/layers.py.
 """
 
 from __future__ import annotations

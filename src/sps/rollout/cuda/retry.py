@@ -1,4 +1,4 @@
-"""Memory that runs out while drawing: half as many rows at once, and what is missing again."""
+"""GPU memory ran out while drawing: half as many rows at once, and draw what is missing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Limited(Protocol):
     max_rows: int
 
     def draw(self, requests: list[Request], sampling: Sampling) -> Iterator[Completion]:
-        """As `generate`, but may run out of memory on the way."""
+        """As `generate`, but may run out of memory."""
         ...
 
     def close(self) -> None:

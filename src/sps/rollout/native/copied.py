@@ -1,4 +1,4 @@
-"""An engine over a whole copy of a model whose own weights are spread over the ranks."""
+"""An engine over a whole copy of a model whose weights are sharded over the ranks."""
 
 from __future__ import annotations
 
