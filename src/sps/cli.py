@@ -119,6 +119,22 @@ def compare(
 
 
 @app.command()
+def tune(
+    recipes: Annotated[list[Path], typer.Argument(help="One recipe a method.")],
+    over: Annotated[
+        list[str], typer.Option(help="Values to try of a key: rl.lr=1e-4,2e-4. Repeatable.")
+    ],
+    trials: Annotated[int, typer.Option(min=1, help="Settings of each method.")],
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each setting.")] = 1,
+    out: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("runs/tune"),
+) -> None:
+    """As many settings for each method, the best chosen on validation problems alone."""
+    from sps.commands.tune import run_tune
+
+    run_tune(recipes, over, trials, seeds, out)
+
+
+@app.command()
 def mix(
     first: Annotated[str, typer.Argument(help="A model, such as the base: folder, run or recipe.")],
     second: Annotated[str, typer.Argument(help="Another of the same shape, such as a run.")],

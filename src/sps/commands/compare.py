@@ -41,22 +41,12 @@ def run_compare(
     mix: str = "",
 ) -> None:
     """Run, show, and write results.json and report.html."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError(
-            "sps compare starts its own processes, one a GPU; run it without accelerate"
-        )
     swept = sweep_recipe(paths[-1], overrides, sweep) if sweep else []
     fixed = paths[:-1] if sweep else paths
     recipes = by_name([*(load_recipe(path, overrides) for path in fixed), *swept])
     extras = make_extras(next(iter(recipes)), recipes, early, hot, mix)
-    for check in (find_trackers, refuse_too_large, make_base):  # the quickest first
-        for recipe in recipes.values():
-            check(recipe)
-    jobs = plan(recipes, seeds, out, extras, threads=1)
-    _take(out)
-    began, stop = time.time(), Stop()
-    with _Watch() as watch, stop.listening(), stop.window():
-        found = run_jobs(jobs, watch, workers or None)
+    jobs, began = plan(recipes, seeds, out, extras, threads=1), time.time()
+    found = have_done(jobs, out, "sps compare", workers)
     results = summarise(jobs, found)
     results["frontier"] = frontier_record((job.method, job.folder) for job in jobs if job.train)
     results["wall_seconds"] = time.time() - began
@@ -70,6 +60,20 @@ def run_compare(
     took = results["wall_seconds"]
     release(out)
     console.print(f"\n{out / RESULTS}\n{page}: open it in a browser\n{took:.0f} s in all")
+
+
+def have_done(jobs: list[Job], out: Path, doing: str, workers: int = 0) -> dict[str, Summaries]:
+    """Have all jobs of a command done, below a folder that it holds until it ends."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError(f"{doing} starts its own processes, one a GPU; run it without accelerate")
+    recipes = [job.recipe for job in jobs]
+    for check in (find_trackers, refuse_too_large, make_base):  # the quickest first
+        for recipe in recipes:
+            check(recipe)
+    _take(out, doing)
+    stop = Stop()
+    with _Watch() as watch, stop.listening(), stop.window():
+        return run_jobs(jobs, watch, workers or None)
 
 
 def summarise(jobs: list[Job], found: dict[str, Summaries]) -> dict[str, Any]:
@@ -162,13 +166,13 @@ def show_results(results: dict[str, Any]) -> None:
             )
 
 
-def _take(out: Path) -> None:
+def _take(out: Path, doing: str) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
         probe = out / ".write"
         probe.touch()
         probe.unlink()
-        hold(out, "sps compare")
+        hold(out, doing)
     except OSError as error:
         raise UserError(f"{out}: cannot write there ({error.strerror}); choose --out") from None
 
