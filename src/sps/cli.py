@@ -64,11 +64,14 @@ def demo(
         Path | None,
         typer.Option(help="Where all goes. Default: runs/demo, or runs/demo-quick with --quick."),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each method.")] = 3,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs of each method. Default: up to 3, as many as 6 minutes do."),
+    ] = None,
     quick: Annotated[bool, typer.Option(help="A smoke test in under a minute.")] = False,
     again: Annotated[bool, typer.Option(help="Throw away an earlier demo in the folder.")] = False,
 ) -> None:
-    """GRPO against SPS on Countdown with the embedded policy: no GPU, no downloads."""
+    """GRPO, SPS, and SPS with memory on Countdown: no GPU, no downloads."""
     from sps.commands.demo import run_demo
 
     run_demo(out, seeds=seeds, quick=quick, again=again)

@@ -23,6 +23,7 @@ from sps.config.recipe import Recipe
 from sps.diagnose.frontier import validation_paths
 from sps.diagnose.read import read_run
 from sps.errors import UserError
+from sps.report.style import spelled
 from sps.run.disk import write_whole
 from sps.run.folder import seed_path
 from sps.run.lock import release
@@ -160,7 +161,7 @@ def _show(result: dict[str, Any]) -> None:
             mean, low, high = (f"{100 * x:.1f}" for x in row["area"])
             chosen = "best" if name == one["winner"] else ""
             cells = (" ".join(row["settings"]), mean, f"[{low}, {high}]", f"{row['seconds']:.0f}")
-            table.add_row(name, *cells, chosen)
+            table.add_row(spelled(name), *cells, chosen)
     console.print(table)
     low, high = (100 * x for x in result["range"])
     say(
