@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,10 @@ def frontier_lines(found: dict[str, Any]) -> list[str]:
             f"  {names[name]:{wide}} {100 * one['reach']:15.1f}  {free:>{21 + len(str(k))}}  "
             f"{_cell(one['area'])}"
         )
-    for gap in found["gaps"]:
-        shown = {end: names[gap[end]] for end in ("name", "minus")}
-        lines.append(f"  {gap_sentence(Gap(**{**gap, **shown}), k)}")
+    for record in found["gaps"]:
+        gap = Gap(**record)
+        shown = replace(gap, name=names[gap.name], minus=names[gap.minus])
+        lines.append(f"  {gap_sentence(shown, k)}")
     if len(found["gaps"]) > 1:
         lines.append(f"  The {len(found['gaps'])} intervals hold at the same time.")
     return lines + [f"  Left out: {text}" for text in found["left_out"]]
