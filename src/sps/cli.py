@@ -64,11 +64,14 @@ def demo(
         Path | None,
         typer.Option(help="Where all goes. Default: runs/demo, or runs/demo-quick with --quick."),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each method.")] = 3,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs of each method. Default: up to 3, as many as 6 minutes do."),
+    ] = None,
     quick: Annotated[bool, typer.Option(help="A smoke test in under a minute.")] = False,
     again: Annotated[bool, typer.Option(help="Throw away an earlier demo in the folder.")] = False,
 ) -> None:
-    """GRPO against SPS on Countdown with the embedded policy: no GPU, no downloads."""
+    """GRPO, SPS, and SPS with memory on Countdown: no GPU, no downloads."""
     from sps.commands.demo import run_demo
 
     run_demo(out, seeds=seeds, quick=quick, again=again)
@@ -116,6 +119,22 @@ def compare(
     from sps.commands.compare import run_compare
 
     run_compare(recipes, seeds, out, early, hot, workers, overrides or [], sweep, mix)
+
+
+@app.command()
+def tune(
+    recipes: Annotated[list[Path], typer.Argument(help="One recipe a method.")],
+    over: Annotated[
+        list[str], typer.Option(help="Values to try of a key: rl.lr=1e-4,2e-4. Repeatable.")
+    ],
+    trials: Annotated[int, typer.Option(min=1, help="Settings of each method.")],
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each setting.")] = 1,
+    out: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("runs/tune"),
+) -> None:
+    """As many settings for each method, the best chosen on validation problems alone."""
+    from sps.commands.tune import run_tune
+
+    run_tune(recipes, over, trials, seeds, out)
 
 
 @app.command()

@@ -201,6 +201,7 @@ def test_the_quick_demo_has_a_folder_of_its_own(monkeypatch):
     monkeypatch.setattr(
         "sps.commands.demo.run_compare", lambda paths, seeds, out, *_: went.append(out)
     )
+    monkeypatch.setattr("sps.commands.demo._fitting_seeds", lambda *_: 1)
     for arguments in ([], ["--quick"], ["--quick", "--out", "there"]):
         assert sps("demo", *arguments) == 0
     assert went == [Path("runs/demo"), Path("runs/demo-quick"), Path("there")]
@@ -273,6 +274,7 @@ def test_every_option_that_the_documentation_names_is_an_option_of_sps_eval():
 
 def test_the_quick_demo_promises_a_smoke_test_alone(monkeypatch, capsys):
     monkeypatch.setattr("sps.commands.demo.run_compare", lambda *_: None)
+    monkeypatch.setattr("sps.commands.demo._fitting_seeds", lambda *_: 1)
     assert sps("demo", "--quick", "--out", "there") == 0
     quick = capsys.readouterr().out
     assert "A smoke test: 30 steps, 60 test problems, one seed." in quick

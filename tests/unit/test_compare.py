@@ -8,12 +8,13 @@ from queue import Queue
 import pytest
 import torch
 
-from sps.commands.compare import summarise
+from sps.commands.compare import show_results, summarise
 from sps.commands.jobs import Extra, Job, _gpus, _take_gpu, plan, run_extra, run_job
 from sps.commands.methods import by_name, make_extras
 from sps.config.load import dump_recipe, parse_recipe
 from sps.errors import UserError
 from sps.evaluate.scores import count_scores
+from sps.report.style import spelled
 
 
 def job(**model):
@@ -101,6 +102,19 @@ def results(a, b):
     return summarise(jobs, {str(j.folder): {j.method: summary(right[j.method])} for j in jobs})
 
 
+def test_names_are_shown_as_people_write_them(capsys):
+    right = {"q1": 1, "q2": 2}
+    recipes = {name: parse_recipe({"name": name}, "") for name in ("grpo", "memory_sps")}
+    jobs = plan(recipes, 1, Path("out"), {}, 1)
+    show_results(summarise(jobs, {str(j.folder): {j.method: summary(right)} for j in jobs}))
+    shown = capsys.readouterr().out
+    assert "\nGRPO  " in shown
+    assert "\nmemory + SPS  " in shown
+    assert "memory + SPS against GRPO " in shown
+    assert spelled("dr_grpo keep=2") == "Dr. GRPO keep=2"
+    assert spelled("qwen_grpo @10") == "qwen_GRPO @10"
+
+
 def test_methods_are_paired_on_the_same_questions_alone():
     a, b = {"q1": 1, "q2": 2}, {"q1": 2, "q2": 4}
     rows = {(r["a"], r["b"], r["k"]): r["delta"][0] for r in results(a, b)["paired"]}
@@ -118,6 +132,10 @@ def test_methods_are_paired_on_the_same_questions_alone():
     [
         ([{"name": "base"}], "`name: base`, which is the untrained policy's"),
         ([{"name": "a"}, {"name": "a"}], "the same `name`"),
+        (
+            [{"name": "a"}, {"name": "b", "evaluation": {"final": False}}],
+            "b: evaluation.final is off",
+        ),
         (
             [{"name": "a"}, {"name": "b", "evaluation": {"n": 8}}],
             r"evaluation.n differs \(128 of a, 8 of b\)",

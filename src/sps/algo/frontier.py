@@ -12,6 +12,9 @@ here, before any scores are seen:
 - Area: mean of the envelope over the range of all methods. Gap: mean difference of two envelopes
   over the range of the two; the verdict is on it. Gaps at `QUANTILES` of that range say where.
   Means over a range are by the trapezoid rule, of 32 equal parts.
+- Area of trials (`areas`): the same mean over one range for all settings of all methods, up to the
+  smallest over methods of the largest Pass@1 that any of its settings reaches. Where a setting does
+  not reach, it counts as 0: one that learns nothing neither narrows the range nor wins.
 - Free gain: by how much the largest Pass@1 of a path where Pass@k is not below the base's exceeds
   the base's Pass@1.
 
@@ -100,6 +103,35 @@ def frontier(
     base = (float(base_R2[0, 0]), float(base_R2[0, 1]))
     gaps = _gaps(xy, low_R, reference, how)
     return Frontier(n, base, (base[0], float(high_R[0])), standings, gaps)
+
+
+def areas(
+    base_SQ: np.ndarray,
+    trials: Mapping[str, Mapping[str, np.ndarray]],
+    n: int,
+    level: float = 0.95,
+    draws: int = 2000,
+) -> tuple[tuple[float, float], dict[str, dict[str, Interval]]]:
+    """The range of Pass@1 and the area of each path, for several settings of several methods;
+    paths as in `frontier`."""
+    base_SQ = np.atleast_2d(base_SQ)
+    flat = {f"{m} {t}": path for m, own in trials.items() for t, path in own.items()}
+    how = _Resampling(_seeds(base_SQ, flat, next(iter(flat))), base_SQ.shape[1], draws, level)
+    base_R2 = how.means(_scores(base_SQ[None], n))[:, 0]
+    xy = {
+        method: {trial: how.path(base_R2, _scores(path, n)) for trial, path in own.items()}
+        for method, own in trials.items()
+    }
+    best = [np.maximum.reduce([_reach(path) for path in own.values()]) for own in xy.values()]
+    low_R, high_R = base_R2[:, 0], np.minimum.reduce(best)
+    found = {
+        method: {
+            trial: how.interval(np.maximum(_over_range(path, low_R, high_R), 0.0) @ _WEIGHT)
+            for trial, path in own.items()
+        }
+        for method, own in xy.items()
+    }
+    return (float(low_R[0]), float(high_R[0])), found
 
 
 def envelope(path: np.ndarray, at_RG: np.ndarray) -> np.ndarray:

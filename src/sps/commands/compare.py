@@ -23,6 +23,7 @@ from sps.commands.train import find_trackers, make_base
 from sps.config.load import load_recipe
 from sps.errors import UserError
 from sps.evaluate.scores import Scores, other_questions, read_scores
+from sps.report.style import spelled
 from sps.run.disk import write_whole
 from sps.run.folder import RESULTS
 from sps.run.lock import hold, release
@@ -41,22 +42,12 @@ def run_compare(
     mix: str = "",
 ) -> None:
     """Run, show, and write results.json and report.html."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError(
-            "sps compare starts its own processes, one a GPU; run it without accelerate"
-        )
     swept = sweep_recipe(paths[-1], overrides, sweep) if sweep else []
     fixed = paths[:-1] if sweep else paths
     recipes = by_name([*(load_recipe(path, overrides) for path in fixed), *swept])
     extras = make_extras(next(iter(recipes)), recipes, early, hot, mix)
-    for check in (find_trackers, refuse_too_large, make_base):  # the quickest first
-        for recipe in recipes.values():
-            check(recipe)
-    jobs = plan(recipes, seeds, out, extras, threads=1)
-    _take(out)
-    began, stop = time.time(), Stop()
-    with _Progress() as progress, stop.listening(), stop.window():
-        found = run_jobs(jobs, progress, workers or None)
+    jobs, began = plan(recipes, seeds, out, extras, threads=1), time.time()
+    found = have_done(jobs, out, "sps compare", workers)
     results = summarise(jobs, found)
     results["frontier"] = frontier_record((job.method, job.folder) for job in jobs if job.train)
     results["wall_seconds"] = time.time() - began
@@ -70,6 +61,20 @@ def run_compare(
     took = results["wall_seconds"]
     release(out)
     console.print(f"\n{out / RESULTS}\n{page}: open it in a browser\n{took:.0f} s in all")
+
+
+def have_done(jobs: list[Job], out: Path, doing: str, workers: int = 0) -> dict[str, Summaries]:
+    """Have all jobs of a command done, below a folder that it holds until it ends."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError(f"{doing} starts its own processes, one a GPU; run it without accelerate")
+    recipes = [job.recipe for job in jobs]
+    for check in (find_trackers, refuse_too_large, make_base):  # the quickest first
+        for recipe in recipes:
+            check(recipe)
+    take_folder(out, doing)
+    stop = Stop()
+    with _Watch() as watch, stop.listening(), stop.window():
+        return run_jobs(jobs, watch, workers or None)
 
 
 def summarise(jobs: list[Job], found: dict[str, Summaries]) -> dict[str, Any]:
@@ -138,9 +143,9 @@ def show_results(results: dict[str, Any]) -> None:
         squeeze = f"{row['greedy_logprob']:.2f}" if row["greedy_logprob"] is not None else ""
         ends = f"[{100 * curve[ks[-1]][1]:.1f}, {100 * curve[ks[-1]][2]:.1f}]"
         cells = [f"{100 * curve[k][0]:.1f}" for k in shown]
-        table.add_row(name, *cells, ends, squeeze)
+        table.add_row(spelled(name), *cells, ends, squeeze)
     seeds = max(row["seeds"] for row in methods.values())
-    longest = max(14, *map(len, methods))
+    longest = max(14, *(len(spelled(name)) for name in methods))
     console.width = max(console.width, 66 + longest)  # a name is worth more than a short line
     console.print(table)
     over = "over questions and seeds" if seeds > 1 else "over questions, of these runs alone"
@@ -154,21 +159,23 @@ def show_results(results: dict[str, Any]) -> None:
             row["b"] == results["reference"]
         ):
             mean, low, high = (100 * x for x in row["delta"])
+            a, b = spelled(row["a"]), spelled(row["b"])
             console.print(
-                f"  {row['b']:>{longest}} against {row['a']:<6} Pass@{row['k']:<4}"
+                f"  {b:>{longest}} against {a:<6} Pass@{row['k']:<4}"
                 f"{mean:+6.1f} [{low:+.1f}, {high:+.1f}]  {row['verdict']}",
                 highlight=False,
                 soft_wrap=True,
             )
 
 
-def _take(out: Path) -> None:
+def take_folder(out: Path, doing: str) -> None:
+    """Hold a folder that can be written to."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         probe = out / ".write"
         probe.touch()
         probe.unlink()
-        hold(out, "sps compare")
+        hold(out, doing)
     except OSError as error:
         raise UserError(f"{out}: cannot write there ({error.strerror}); choose --out") from None
 
@@ -215,4 +222,5 @@ def _jobs_table(jobs: list[Job], states: dict[str, str], seconds: float) -> Tabl
 
 
 def _title(job: Job) -> str:
-    return f"{job.method}, seed {job.recipe.seed}" if job.train else job.method
+    name = spelled(job.method)
+    return f"{name}, seed {job.recipe.seed}" if job.train else name

@@ -1,36 +1,147 @@
-"""`sps demo`: GRPO against SPS on Countdown, with nothing to download."""
+"""`sps demo`: GRPO, SPS and memory with SPS on Countdown, with nothing to download."""
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import sysconfig
+import tempfile
+import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 
-from sps.commands.compare import run_compare
-from sps.commands.terminal import console
-from sps.run.folder import LOCK, RESULTS
+from sps.commands.compare import run_compare, take_folder
+from sps.commands.jobs import Job, run_jobs
+from sps.commands.terminal import console, say
+from sps.commands.train import make_base
+from sps.config.load import load_recipe
+from sps.config.recipe import Recipe
+from sps.phases.schedule import Schedule
+from sps.run.disk import write_whole
+from sps.run.folder import LOCK, RECORD, RESULTS
 from sps.run.lock import hold
+from sps.run.reading import read_json
+from sps.run.track import read_records
 
+_RECIPES = ("countdown_grpo.yaml", "countdown_sps.yaml", "countdown_memory_sps.yaml")
+_BUDGET = 360.0  # seconds
+_SEEDS = (3, 2, 1)  # the first that fits
+_SPEED = "speed.json"
 _QUICK = [
     "rl.steps=30",
     "irl.every=10",
     "evaluation.n=32",
-    "evaluation.every=0",
+    "evaluation.validation_n=8",
+    "evaluation.every=10",
     "checkpoint.every=10",
+    "task.validation=60",
     "task.test=60",
+]
+# A few steps of the real thing, one of IRL with a full batch, two validations; no test problem.
+_TASTE = [
+    "rl.steps=12",
+    "irl.every=12",
+    "irl.steps=1",
+    "evaluation.every=12",
+    "evaluation.validation_n=4",
+    "evaluation.final=false",
+    "checkpoint.every=0",
+    "threads=1",
 ]
 
 
-def run_demo(out: Path | None, seeds: int, quick: bool, again: bool) -> None:
-    """Base, GRPO, SPS, SPS at the paper's IRL learning rate, early-stopped and hotter GRPO."""
+def run_demo(out: Path | None, seeds: int | None, quick: bool, again: bool) -> None:
+    """The base, GRPO, SPS, and SPS with memory; as many seeds as fit into the time."""
+    began = time.time()
     out = out or Path("runs") / ("demo-quick" if quick else "demo")
     if again and (out / RESULTS).exists():
         _clear(out)
-    names = ["countdown_grpo.yaml", "countdown_sps.yaml", "countdown_sps_paper.yaml"]
-    recipes = [recipes_folder() / "demo" / name for name in names]
-    early, hot = ("10,20", "1.5") if quick else ("100,200", "1.2")
+    recipes = [recipes_folder() / "demo" / name for name in _RECIPES]
     console.print(_purpose(quick))
-    run_compare(recipes, 1 if quick else seeds, out, early, hot, 0, _QUICK if quick else [])
+    if quick:
+        seeds = 1
+    elif seeds is None:
+        seeds = _fitting_seeds(recipes, out, began)
+    run_compare(recipes, seeds, out, "", "", 0, _QUICK if quick else [])
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Seconds of one worker while all of them work."""
+
+    start: float  # until it takes its first step
+    step: float  # of RL
+    irl_step: float
+    sample: float  # of an evaluation
+
+
+def _fitting_seeds(paths: list[Path], out: Path, began: float) -> int:
+    """As many as the machine can do in time; a demo that goes on has as many as it began with."""
+    take_folder(out, "sps demo")
+    written = out / _SPEED
+    if written.exists():
+        return int(read_json(written)["seeds"])
+    recipes = [load_recipe(path) for path in paths]
+    make_base(recipes[0])
+    cores = os.cpu_count() or 1
+    with console.status("measuring the speed of this machine"):
+        speed = measure_speed(paths[-1], min(cores, _SEEDS[0] * len(recipes)))
+    spent = time.time() - began
+    plans = {n: spent + expected_seconds(recipes, n, speed, cores) for n in _SEEDS}
+    seeds = next((n for n, seconds in plans.items() if seconds <= _BUDGET), _SEEDS[-1])
+    record = {"seeds": seeds, "seconds": plans[seeds], "cores": cores, **asdict(speed)}
+    write_whole(written, json.dumps(record, indent=1))
+    say(
+        f"{seeds} seed{'s' * (seeds > 1)} of each method, about {plans[seeds] / 60:.1f} minutes: "
+        f"an RL step takes {speed.step:.2f} s on each of {cores} cores\n"
+    )
+    return seeds
+
+
+def measure_speed(path: Path, workers: int) -> Speed:
+    """Of short runs of a recipe, one a worker, at the same time."""
+    recipe, began = load_recipe(path, _TASTE), time.time()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
+        jobs = [
+            Job("speed", recipe.model_copy(update={"seed": i}), Path(place) / str(i))
+            for i in range(workers)
+        ]
+        run_jobs(jobs, lambda *_: None, workers)
+        runs = [read_records(job.folder / RECORD) for job in jobs]
+    records = [record for run in runs for record in run]
+
+    def seconds(kind: str) -> list[float]:
+        found = [record for record in records if record["kind"] == kind]
+        return [sum(v for k, v in r.items() if k.startswith("seconds/")) for r in found]
+
+    samples = [r["n"] * r["questions"] for r in records if r["kind"] == "eval"]
+    start = max(run[0]["time"] for run in runs) - began
+    sample = sum(seconds("eval")) / sum(samples)
+    return Speed(start, median(seconds("rl")), median(seconds("irl")), sample)
+
+
+def expected_seconds(recipes: list[Recipe], seeds: int, speed: Speed, workers: int) -> float:
+    """Until all runs and the report are done, each job on the worker that is free first."""
+    busy = [0.0] * workers
+    for job in [*(job_seconds(recipe, speed) for recipe in recipes)] * seeds:
+        busy[busy.index(min(busy))] += job
+    busy[busy.index(min(busy))] += _test_samples(recipes[0]) * speed.sample  # the base
+    return 2 * speed.start + max(busy)  # the report takes about as long as a worker's start
+
+
+def job_seconds(recipe: Recipe, speed: Speed) -> float:
+    """Of one run, from its schedule."""
+    schedule, task = Schedule(recipe), recipe.task
+    irl_steps = recipe.irl.steps * sum(phase.irl for phase in schedule.phases())
+    validated = len(schedule.evaluated()) * task.validation * recipe.evaluation.validation_n
+    samples = validated + _test_samples(recipe)
+    return recipe.rl.steps * speed.step + irl_steps * speed.irl_step + samples * speed.sample
+
+
+def _test_samples(recipe: Recipe) -> int:
+    return recipe.task.test * recipe.evaluation.n
 
 
 def _clear(out: Path) -> None:
@@ -49,12 +160,12 @@ def _purpose(quick: bool) -> str:
         return (
             "Countdown: reach a target from four numbers. A small policy has seen mostly\n"
             "aimless attempts; RL sharpens it. Watch Pass@1 rise and Pass@128 fall, and what\n"
-            "SPS does about that.\n"
+            "SPS and memory do about that.\n"
         )
     small = dict(pair.split("=") for pair in _QUICK)
     return (
         f"A smoke test: {small['rl.steps']} steps, {small['task.test']} test problems, one seed. "
-        "It shows that everything\nruns; the effect needs the full demo (about 5 minutes).\n"
+        "It shows that everything\nruns; the effect needs the full demo (a few minutes).\n"
     )
 
 

@@ -18,19 +18,25 @@ _ELSE = {"subset", "overlap", "template", "instruction", "cut", "time_limit", "w
 
 def sweep_recipe(path: Path, overrides: list[str], sweep: str) -> list[Recipe]:
     """A recipe once for each value of one key: `irl.keep=1,2` makes `sps keep=1`, `sps keep=2`."""
-    key, _, listed = (part.strip() for part in sweep.partition("="))
-    values = [value.strip() for value in listed.split(",")]
-    if not key or not all(values):
-        raise UserError(f"--sweep {sweep}: write it as key.path=value,value: irl.keep=1,2,3")
-    twice = next((value for value in values if values.count(value) > 1), None)
-    if twice:
-        raise UserError(f"--sweep {sweep}: {twice} is there twice; give each value once")
+    key, values = parse_values(sweep, "--sweep")
     made = []
     for value in values:
         recipe = load_recipe(path, [*overrides, f"{key}={value}"])
         name = f"{recipe.name} {key.rpartition('.')[2]}={value}".replace("/", "_")  # of a folder
         made.append(recipe.model_copy(update={"name": name}))
     return made
+
+
+def parse_values(item: str, option: str) -> tuple[str, list[str]]:
+    """A key and the values to try."""
+    key, _, listed = (part.strip() for part in item.partition("="))
+    values = [value.strip() for value in listed.split(",")]
+    if not key or not all(values):
+        raise UserError(f"{option} {item}: write it as key.path=value,value: irl.keep=1,2,3")
+    twice = next((value for value in values if values.count(value) > 1), None)
+    if twice:
+        raise UserError(f"{option} {item}: {twice} is there twice; give each value once")
+    return key, values
 
 
 def by_name(recipes: list[Recipe]) -> dict[str, Recipe]:
@@ -49,6 +55,11 @@ def by_name(recipes: list[Recipe]) -> dict[str, Recipe]:
         listed = ", ".join(f"{n} of {name}" for n, name in sizes.items())
         raise UserError(
             f"evaluation.n differs ({listed}); compare with one: --set evaluation.n=128"
+        )
+    unscored = next((recipe.name for recipe in recipes if not recipe.evaluation.final), None)
+    if unscored is not None:
+        raise UserError(
+            f"{unscored}: evaluation.final is off, so there is nothing to compare; leave it out"
         )
     tests = [_test_set(recipe) for recipe in recipes]
     odd = next((i for i, test in enumerate(tests) if test != tests[0]), None)

@@ -24,7 +24,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe, what it extends, and `a.b=c` overrides; every error names file and key."""
     tree = _read_tree(Path(path), seen=())
     for item in overrides:
-        _override(tree, item)
+        override(tree, item)
     return parse_recipe(tree, str(path), overrides)
 
 
@@ -98,7 +98,8 @@ def _merge(base: dict[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _override(tree: dict[str, Any], item: str) -> None:
+def override(tree: dict[str, Any], item: str) -> None:
+    """Put `a.b=c` into a recipe's tree."""
     key, sep, value = item.partition("=")
     if not sep or not key.strip():
         raise UserError(f"--set {item}: write it as key.path=value, such as --set rl.lr=1e-6")

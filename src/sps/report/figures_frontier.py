@@ -27,6 +27,13 @@ def frontier_blocks(study: Study) -> list[Figure | Table]:
     return [_figure(study, paths, found), _table(paths, found)]
 
 
+def frontier_verdicts(study: Study) -> list[str]:
+    """Each method against the first, in words; nothing without validation."""
+    paths = validation_paths({s.name: s.runs for s in study.trained()})
+    found = paths.compare() if paths else None
+    return [gap_sentence(gap, found.k) for gap in found.gaps] if found else []
+
+
 def _figure(study: Study, paths: Paths, found: Frontier) -> Figure:
     style = marks(s.name for s in study.subjects)
     shown = found.standings[:1] + sorted(found.standings[1:], key=lambda s: -s.area[0])

@@ -6,6 +6,7 @@ from typing import Any
 
 from sps.diagnose.read import RunFolder
 from sps.report.blocks import points
+from sps.report.figures_frontier import frontier_verdicts
 from sps.report.figures_squeeze import Diagnoses
 from sps.report.study import Study, Subject
 
@@ -15,7 +16,7 @@ def headline(study: Study, diagnoses: Diagnoses) -> list[str]:
     said = _comparison(study) if study.comparison else _single(study, diagnoses)
     if not said:
         said = ["There are no scores yet; what the run has recorded so far is below."]
-    said = said[:7]
+    said = [*frontier_verdicts(study), *said][:7]
     if study.trained() and max(len(s.runs) for s in study.trained()) == 1 and study.comparison:
         said.append("One seed a method: the intervals cover questions, not repeats of training.")
     return said

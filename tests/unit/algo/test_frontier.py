@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from sps.algo.frontier import _Resampling, envelope, frontier, highest_kept
+from sps.algo.frontier import _Resampling, areas, envelope, frontier, highest_kept
 
 PATH = [(0.1, 0.9), (0.2, 0.95), (0.4, 0.75), (0.3, 0.6)]  # rises, falls, and turns back
 
@@ -41,6 +41,22 @@ def test_envelope_is_the_best_of_a_dense_walk(path, at):
 def counts(*points):
     """One seed's right samples of 2 questions at each point."""
     return np.array(points)[:, None]
+
+
+def test_areas_of_trials_by_hand():
+    # The base has Pass@1 1/8 and Pass@4 1/2. One method reaches 1/2 at the most, the other 3/4.
+    # `near` stops at 1/4, a third of the way: Pass@4 is 1/2 up to there, at points 0 to 10 of the
+    # grid of 32 parts, and counts as 0 further on.
+    one = {"steep": counts([4, 0]), "near": counts([2, 0])}
+    span, found = areas(np.array([1, 0]), {"a": one, "b": {"far": counts([3, 3])}}, 4, draws=50)
+    assert span == (1 / 8, 1 / 2)
+    assert found["a"]["steep"][0] == 1 / 2
+    assert found["a"]["near"][0] == pytest.approx((0.5 + 10) / 32 / 2)
+    assert found["b"]["far"][0] == 1
+    for mean, low, high in [*found["a"].values(), *found["b"].values()]:
+        assert 0 <= low <= mean <= high <= 1
+    with pytest.raises(ValueError, match="seeds"):
+        areas(np.array([1, 0]), {"a": {**one, "x": counts([1, 1]).repeat(2, 1)}}, 4)
 
 
 def test_area_gap_and_range_by_hand():

@@ -1,6 +1,7 @@
 """The frontier of a comparison: paths from validations, and what is shown of them."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from sps.diagnose.read import Evaluation, RunFolder
 from sps.report.content import sections
 from sps.report.figures_frontier import frontier_blocks
 from sps.report.study import Study, Subject
+from sps.report.words import headline
 
 BASE = {"q1": 1, "q2": 1}  # of 4 samples: Pass@1 1/4, Pass@4 1
 
@@ -79,11 +81,17 @@ def test_record_can_be_read_back_into_its_numbers():
 def test_lines_say_the_numbers_and_the_verdict():
     paths = validation_paths({"grpo": GRPO, "sps": SPS, "odd": SPS[:1]})
     said = frontier_lines(paths.record(paths.compare()))
-    assert "2 validation questions: Pass@4 at equal Pass@1" in said[0]
-    assert said[2].split()[:3] == ["grpo", "50.0", "37.5"]
-    assert said[3].split()[:2] == ["sps", "56.2"]
-    assert "sps minus grpo: +12.5 [" in said[4]  # half the range, where it is 1/4 on average
-    assert said[5] == "  left out: odd: not every seed has been validated yet"
+    assert "2 validation questions" in said[0]
+    assert said[2].split()[:3] == ["GRPO", "50.0", "37.5"]
+    assert said[3].split()[:2] == ["SPS", "56.2"]
+    # Half the range, where it is 1/4 on average.
+    assert re.match(r"  At equal Pass@1, SPS .* GRPO.* \(?\+12.5 points \[", said[4])
+    assert said[5] == "  Left out: odd: not every seed has been validated yet"
+
+
+def test_the_report_opens_with_the_verdict_of_the_frontier():
+    page = headline(study(grpo=GRPO, sps=SPS), {})
+    assert re.match(r"At equal Pass@1, sps .* grpo.* \(?\+12.5 points \[", page[0])
 
 
 def test_figure_has_the_paths_the_base_and_names_at_the_ends():
