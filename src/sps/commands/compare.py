@@ -73,8 +73,8 @@ def have_done(jobs: list[Job], out: Path, doing: str, workers: int = 0) -> dict[
             check(recipe)
     take_folder(out, doing)
     stop = Stop()
-    with _Watch() as watch, stop.listening(), stop.window():
-        return run_jobs(jobs, watch, workers or None)
+    with _Progress() as progress, stop.listening(), stop.window():
+        return run_jobs(jobs, progress, workers or None)
 
 
 def summarise(jobs: list[Job], found: dict[str, Summaries]) -> dict[str, Any]:

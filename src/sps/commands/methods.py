@@ -52,10 +52,8 @@ def by_name(recipes: list[Recipe]) -> dict[str, Recipe]:
         )
     sizes = {recipe.evaluation.n: name for name, recipe in named.items()}
     if len(sizes) > 1:
-        listed = ", ".join(f"{n} of {name}" for n, name in sizes.items())
-        raise UserError(
-            f"evaluation.n differs ({listed}); compare with one: --set evaluation.n=128"
-        )
+        given = ", ".join(f"{n} of {name}" for n, name in sizes.items())
+        raise UserError(f"evaluation.n differs ({given}); compare with one: --set evaluation.n=128")
     unscored = next((recipe.name for recipe in recipes if not recipe.evaluation.final), None)
     if unscored is not None:
         raise UserError(
