@@ -236,9 +236,14 @@ def rl_step(
         tokens = sum(len(row.ids) for row in recalled)
         alike = memory.get("reduce", "token") == "token"
         weight = 1 / tokens if alike else 1 / (len(recalled) * len(row.ids))
-        own = learner.tokens(row.prompt, row.ids, temperature)[0].sum()
-        loss = loss - memory["weight"] * weight * own
-        sums.memory -= float(own.detach()) / tokens
+        logp = learner.tokens(row.prompt, row.ids, temperature)[0]
+        gap = -logp
+        if memory.get("divergence") == "js":  # each side's KL to the middle, on draws of the base
+            base = torch.tensor(row.engine, dtype=torch.float64).exp()
+            middle = (logp.exp() + base) / 2
+            gap = (logp.exp() * (logp.exp() / middle).log() + base * (base / middle).log()) / base
+        loss = loss + memory["weight"] * weight * gap.sum()
+        sums.memory -= float(logp.detach().sum()) / tokens
     if not used and not recalled:
         return {"loss": 0.0, "grad_norm": 0.0, "used": 0.0, "ratio": 1.0, "clipped": 0.0}, sums
     metrics = {name: value / sums.tokens for name, value in sums.total.items()}

@@ -25,6 +25,7 @@ class Remembered:
     ids: np.ndarray  # int32
     step: int  # that drew it
     mean_logprob: float  # under the policy that drew it
+    logprobs: np.ndarray | None = None  # float32, of its tokens under that policy, where needed
 
 
 ModeOf = Callable[[str, np.ndarray], str]  # problem id, token ids -> which solution it is
@@ -48,8 +49,10 @@ class Memory:
         table = table.sort_by([(name, "ascending") for name in ("step", "group", "sample")])
         columns = [table[name].to_pylist() for name in ("problem_id", "step", "mean_logprob")]
         arrays = to_arrays(table, "prompt_ids"), to_arrays(table, "ids")
-        for problem, step, logprob, prompt, ids in zip(*columns, *arrays, strict=True):
-            self._keep(Remembered(problem, prompt, ids, step, logprob))
+        has = "logprobs" in table.column_names
+        of_tokens = to_arrays(table, "logprobs") if has else [None] * len(table)
+        for problem, step, mean, prompt, ids, own in zip(*columns, *arrays, of_tokens, strict=True):
+            self._keep(Remembered(problem, prompt, ids, step, mean, own))
 
     def _keep(self, rollout: Remembered) -> None:
         known = self.of.setdefault(rollout.problem_id, {})
