@@ -259,6 +259,30 @@ def rl_step(
     return metrics, sums
 
 
+def grpo_step_beside_memory(
+    learner: Learner,
+    groups: list[list[Row]],
+    recalled: list[Row],
+    weight: float,
+    *,
+    lr: float,
+    most: float,
+    temperature: float,
+) -> float:
+    """A fresh GRPO step whose gradient is clipped before that of memory is added; memory's loss."""
+    rows = [row for group in groups for row in group]
+    adv = advantages_of_batch(groups, {"type": "grpo"})
+    loss = torch.zeros((), dtype=torch.float64)
+    for row, a in zip(rows, adv, strict=True):
+        loss = loss - a * learner.tokens(row.prompt, row.ids, temperature)[0].mean() / len(rows)
+    grads = torch.autograd.grad(loss, list(learner.model.parameters()), retain_graph=True)
+    norm = math.sqrt(sum(float((g * g).sum()) for g in grads))
+    own = [learner.tokens(row.prompt, row.ids, temperature)[0].sum() for row in recalled]
+    nll = -sum(own) / max(1, sum(len(row.ids) for row in recalled))
+    learner.step(min(1.0, most / max(norm, 1e-12)) * loss + weight * nll, lr, math.inf)
+    return float(nll.detach()) if recalled else 0.0
+
+
 def _surrogate(new, old, a: float, chosen, how: dict, sums: Sums) -> torch.Tensor:
     """Minus the surrogate of each token; GSPO has one ratio for all of a sequence."""
     log_ratio, kind = new - old, how["type"]

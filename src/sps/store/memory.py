@@ -42,7 +42,7 @@ class Memory:
         """Remember the right ones; they come in the order they were drawn in."""
         for r in rollouts:
             if r.verdict.kind == "correct":
-                self._keep(Remembered(r.problem_id, r.prompt_ids, r.ids, r.step, r.mean_logprob))
+                self.keep(Remembered(r.problem_id, r.prompt_ids, r.ids, r.step, r.mean_logprob))
 
     def read(self, table: pa.Table) -> None:
         """Remember the right rollouts of a store, as `add` did when they were drawn."""
@@ -52,9 +52,10 @@ class Memory:
         has = "logprobs" in table.column_names
         of_tokens = to_arrays(table, "logprobs") if has else [None] * len(table)
         for problem, step, mean, prompt, ids, own in zip(*columns, *arrays, of_tokens, strict=True):
-            self._keep(Remembered(problem, prompt, ids, step, mean, own))
+            self.keep(Remembered(problem, prompt, ids, step, mean, own))
 
-    def _keep(self, rollout: Remembered) -> None:
+    def keep(self, rollout: Remembered) -> None:
+        """Remember this one, instead of an earlier one of the same solution."""
         known = self.of.setdefault(rollout.problem_id, {})
         mode = self.mode_of(rollout.problem_id, rollout.ids) if self.distinct else ""
         known.pop(mode, None)  # the newest last
