@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -58,3 +63,21 @@ def ragged():
     prompts = [rng.integers(1, 100, p).astype(np.int32) for p, _ in lengths]
     completions = [rng.integers(1, 100, c).astype(np.int32) for _, c in lengths]
     return prompts, completions
+
+
+@pytest.fixture(scope="session")
+def two_ranks(tmp_path_factory) -> list[dict]:
+    """What each of two ranks leaves after runs of TRL: e2e/trl_ranks.py."""
+    folder, here = tmp_path_factory.mktemp("ranks"), Path(__file__).parent
+    paths = os.pathsep.join(map(str, (here.parent / "src", here)))
+    subprocess.run(
+        [
+            *(sys.executable, "-W", "ignore", "-m", "torch.distributed.run"),
+            *("--standalone", "--nproc_per_node", "2"),
+            *(str(here / "e2e" / "trl_ranks.py"), str(folder)),
+        ],
+        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+        check=True,
+        timeout=240,
+    )
+    return [torch.load(folder / f"rank-{rank}.pt", weights_only=False) for rank in (0, 1)]

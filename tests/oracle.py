@@ -236,9 +236,14 @@ def rl_step(
         tokens = sum(len(row.ids) for row in recalled)
         alike = memory.get("reduce", "token") == "token"
         weight = 1 / tokens if alike else 1 / (len(recalled) * len(row.ids))
-        own = learner.tokens(row.prompt, row.ids, temperature)[0].sum()
-        loss = loss - memory["weight"] * weight * own
-        sums.memory -= float(own.detach()) / tokens
+        logp = learner.tokens(row.prompt, row.ids, temperature)[0]
+        gap = -logp
+        if memory.get("divergence") == "js":  # each side's KL to the middle, on draws of the base
+            base = torch.tensor(row.engine, dtype=torch.float64).exp()
+            middle = (logp.exp() + base) / 2
+            gap = (logp.exp() * (logp.exp() / middle).log() + base * (base / middle).log()) / base
+        loss = loss + memory["weight"] * weight * gap.sum()
+        sums.memory -= float(logp.detach().sum()) / tokens
     if not used and not recalled:
         return {"loss": 0.0, "grad_norm": 0.0, "used": 0.0, "ratio": 1.0, "clipped": 0.0}, sums
     metrics = {name: value / sums.tokens for name, value in sums.total.items()}
@@ -252,6 +257,30 @@ def rl_step(
     metrics |= {"loss": float(loss.detach()), "used": used / len(rows)}
     metrics["grad_norm"] = learner.step(loss, lr, most)
     return metrics, sums
+
+
+def grpo_step_beside_memory(
+    learner: Learner,
+    groups: list[list[Row]],
+    recalled: list[Row],
+    weight: float,
+    *,
+    lr: float,
+    most: float,
+    temperature: float,
+) -> float:
+    """A fresh GRPO step whose gradient is clipped before that of memory is added; memory's loss."""
+    rows = [row for group in groups for row in group]
+    adv = advantages_of_batch(groups, {"type": "grpo"})
+    loss = torch.zeros((), dtype=torch.float64)
+    for row, a in zip(rows, adv, strict=True):
+        loss = loss - a * learner.tokens(row.prompt, row.ids, temperature)[0].mean() / len(rows)
+    grads = torch.autograd.grad(loss, list(learner.model.parameters()), retain_graph=True)
+    norm = math.sqrt(sum(float((g * g).sum()) for g in grads))
+    own = [learner.tokens(row.prompt, row.ids, temperature)[0].sum() for row in recalled]
+    nll = -sum(own) / max(1, sum(len(row.ids) for row in recalled))
+    learner.step(min(1.0, most / max(norm, 1e-12)) * loss + weight * nll, lr, math.inf)
+    return float(nll.detach()) if recalled else 0.0
 
 
 def _surrogate(new, old, a: float, chosen, how: dict, sums: Sums) -> torch.Tensor:

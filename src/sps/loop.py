@@ -16,7 +16,9 @@ from sps.evaluate.scores import Scores
 from sps.lifecycle.after_step import after_step, explain, stop_here
 from sps.lifecycle.card import rewrite_card
 from sps.lifecycle.measure import measure, select, use_checkpoint, validate
+from sps.phases.base import remember_base
 from sps.phases.irl import irl_phase
+from sps.phases.memory import measured
 from sps.phases.rl import rl_phase
 from sps.phases.run import Run
 from sps.phases.schedule import Phase
@@ -41,6 +43,7 @@ def train(run: Run) -> Scores | None:
 def _train(run: Run) -> Scores | None:
     if run.recipe.evaluation.every and not run.start and not run.scores:
         validate(run, 0)  # the base
+    remember_base(run)
     if run.settled < run.start:  # it was stopped before the last step's evaluation and checkpoint
         after_step(run, run.start)
     for phase in run.schedule.phases(done=run.start):
@@ -62,7 +65,8 @@ def _take(
     rl_moved: Metrics,
 ) -> Metrics:
     """Take the steps of a phase and put them on record; returns how far it moved the policy."""
-    meter, warnings = Meter(run.policy.scorer, run.probe), Warnings(run, phase, kind, rl_moved)
+    meter = Meter(run.policy.scorer, run.probe, measured(run, phase, kind))
+    warnings = Warnings(run, phase, kind, rl_moved)
 
     def note(record: str, step: int, **metrics: Any) -> None:
         metrics = {"phase": phase.number, **metrics}

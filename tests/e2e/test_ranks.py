@@ -46,7 +46,10 @@ HARD = {
         "memory": {"weight": 1.0},
     },
 }
-DAPO = {"rl": {"algorithm": {"type": "dapo", "max_resample_times": 2, "steps_per_generation": 2}}}
+DAPO = {
+    "rl": {"algorithm": {"type": "dapo", "max_resample_times": 2, "steps_per_generation": 2}},
+    "irl": {"memory": {"weight": 0.5, "source": "base", "divergence": "js"}},
+}
 
 
 def write_recipe(folder: Path, name: str, *trees: dict) -> Path:
@@ -133,6 +136,7 @@ def assert_same_run(one: Path, two: Path) -> None:
     compared = 0
     for a, b in zip(records, others, strict=True):
         names = ("loss", "grad_norm", "entropy", "reward", "kl", "relative_update", "kl_ref")
+        names += ("memory_gain", "memory_logprob", "remembered", "tokens")
         for name in set(names) & set(a):
             # A loss is a difference of large terms: an absolute error is what it can be held to.
             assert b[name] == pytest.approx(a[name], rel=1e-4, abs=1e-6), (a["kind"], name)

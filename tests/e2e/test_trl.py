@@ -18,6 +18,7 @@ from conftest import make_policy
 from sps.algo.reach import reach
 from sps.config.irl import IRL
 from sps.errors import UserError
+from sps.phases import irl
 from sps.phases.irl import batches, forward_kl_step, make_irl_optimizer, select_groups
 from sps.policy.load import Policy
 from sps.policy.meter import Meter, Probe
@@ -71,6 +72,38 @@ def phase_by_hand(policy, record, settings, number, temperature=1.0):
     return learnt, meter.read()
 
 
+REMEMBERED = {"memory": {"weight": 1.0, "quantile": 0.6, "per_problem": 2}}
+
+
+def test_a_checkpoint_without_memory_is_said_and_a_broken_one_refused(tmp_path):
+    run(tmp_path, REMEMBERED, save_strategy="steps", save_steps=2, max_steps=2)
+    path = tmp_path / "checkpoint-2" / "sps_memory.parquet"
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(UserError, match=r"sps_memory.parquet: SPSCallback's memory cannot be read"):
+        resumed(tmp_path, 2)
+    path.unlink()
+    sps = resumed(tmp_path, 2)
+    (text,) = [r["text"] for r in sps.history if r["kind"] == "warning"]
+    assert "sps_memory.parquet is missing: memory begins anew at step 2" in text
+    recalled = [r for r in sps.history if r["kind"] == "memory"]
+    assert [r["step"] for r in recalled] == [1, 2, 3, 4]
+    # The less likely 60 % of each prompt's, of which two: beside the IRL phases of both pairs.
+    assert all(0 < r["recalled"] <= 2 * r["problems"] for r in recalled)
+    assert [r["step"] for r in sps.history if r["kind"] == "meter"] == [2, 4]
+
+
+def resumed(folder, step):
+    """A new process's run, from a checkpoint on."""
+    from trl_runs import make_trainer, odd
+
+    from sps.integrations.trl import SPSCallback
+
+    sps = SPSCallback(**SETTINGS | REMEMBERED)
+    trainer = make_trainer(folder, sps.watch(odd), [sps], max_steps=4)
+    trainer.train(resume_from_checkpoint=str(folder / f"checkpoint-{step}"))
+    return sps
+
+
 @pytest.mark.parametrize("how", [{"steps": 0}, {"lr": 0.0}], ids=["no steps", "no rate"])
 def test_without_irl_the_weights_are_those_of_plain_trl(tmp_path, how):
     """With rate 0 all of the machinery runs; dropout would show a random number too many."""
@@ -117,14 +150,14 @@ def test_a_phase_is_the_one_of_sps(tmp_path, how, settings):
 
 
 def test_layers_compute_activations_twice_where_trl_has_them_do_so():
-    from sps.integrations.trl import _calm
+    from sps.integrations.trl.model import calm
 
     policy, calls = make_policy(), []
     model = policy.model.train()
     model.gradient_checkpointing_enable({"use_reentrant": False})
     model.model.layers[0].mlp.register_forward_pre_hook(lambda *_: calls.append(1))
     settings, rollout = IRL(**SETTINGS), ([np.array([1, 2])], [np.array([3, 4])])
-    with _calm(model, recompute=True):
+    with calm(model, recompute=True):
         optimizer = make_irl_optimizer(model, settings, settings.lr)
         forward_kl_step(policy, optimizer, *rollout, Budget(16384))
     assert len(calls) == 2
@@ -205,12 +238,10 @@ def test_the_rate_that_is_left_out_follows_trls_schedule(tmp_path):
 
 def test_selection_may_use_the_policy_after_rl(tmp_path):
     """The weights have moved since, so the least likely of a group need not be the same."""
-    from sps.integrations import trl as ours
-
     chosen = []
-    real = ours.irl.select_groups
+    real = irl.select_groups
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ours.irl, "select_groups", lambda *a: chosen.append(a) or real(*a))
+        patch.setattr(irl, "select_groups", lambda *a: chosen.append(a) or real(*a))
         _, _, before = run(tmp_path, {"selector": {"under": "policy"}}, max_steps=2)
     (weights, record), policy = before.phases[0], make_policy()
     policy.model.load_state_dict(weights)
@@ -272,21 +303,8 @@ def test_the_meter_has_no_kl_where_every_rollout_was_kept(tmp_path):
     assert "kl" not in sps.history[-1]
 
 
-def test_two_ranks_take_one_step_on_the_rollouts_of_both(tmp_path):
-    paths = os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests")))
-    subprocess.run(
-        [
-            *(sys.executable, "-W", "ignore", "-m", "torch.distributed.run"),
-            *("--standalone", "--nproc_per_node", "2"),
-            *(str(Path(__file__).with_name("trl_ranks.py")), str(tmp_path)),
-        ],
-        env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-        check=True,
-        timeout=240,
-    )
-    first, second = (
-        torch.load(tmp_path / f"rank-{rank}.pt", weights_only=False) for rank in (0, 1)
-    )
+def test_two_ranks_take_one_step_on_the_rollouts_of_both(two_ranks):
+    first, second = two_ranks
     assert_same(first["after"], second["after"])
     assert_same(first["before"], second["before"])
     assert first["learnt"] == second["learnt"]
@@ -311,6 +329,15 @@ def test_two_ranks_take_one_step_on_the_rollouts_of_both(tmp_path):
         ({"every": 2, "steps": -1}, "SPSCallback: irl.steps: "),
         ({"every": 2, "micro_tokens": 0}, "SPSCallback: rl.micro_tokens: "),
         ({}, "every=50"),
+        ({"memory": 1.0}, "every=50 (or steps=0 with memory alone)"),
+        ({"every": 2, "memory": -1.0}, "SPSCallback: irl.memory.weight: "),
+        ({"every": 2, "memory": {"wait": 1}}, "irl.memory.wait: no such key"),
+        (
+            {"every": 2, "memory": {"weight": 1.0, "source": "base"}},
+            "memory.source: inside TRL it can only be 'run'",
+        ),
+        ({"every": 2, "memory": {"when": "phase"}}, "memory.when: inside TRL"),
+        ({"every": 2, "mode": str.lower}, "SPSCallback: mode says which rollouts"),
     ],
 )
 def test_wrong_settings_are_refused(settings, message):
@@ -378,7 +405,7 @@ def test_prompts_that_trl_encodes_in_another_way_are_noticed(tmp_path):
 def test_sharded_weights_are_refused(tmp_path, monkeypatch, kind):
     from accelerate.utils import DistributedType
 
-    from sps.integrations import trl as ours
+    from sps.integrations.trl import model as ours
 
     fake = SimpleNamespace(distributed_type=DistributedType(kind), num_processes=2)
     monkeypatch.setattr(ours, "AcceleratorState", lambda: fake)

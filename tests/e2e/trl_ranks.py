@@ -7,12 +7,13 @@ from pathlib import Path
 import torch
 from trl_runs import Before, make_trainer, odd
 
-import sps.integrations.trl as ours
+from sps.integrations.trl import SPSCallback
+from sps.phases import irl
 
 folder = Path(sys.argv[1])
 torch.set_num_threads(1)
-sps = ours.SPSCallback(every=2, steps=2, keep=2, lr=1e-3, batch=5)
-before, learnt, rows, step = Before(sps), [], [], ours.irl.forward_kl_step
+sps = SPSCallback(every=2, steps=2, keep=2, lr=1e-3, batch=5)
+before, learnt, rows, step = Before(sps), [], [], irl.forward_kl_step
 
 
 def noted(policy, optimizer, prompts, completions, *rest, **how):
@@ -26,7 +27,7 @@ def noted(policy, optimizer, prompts, completions, *rest, **how):
         count.remove()
 
 
-ours.irl.forward_kl_step = noted
+irl.forward_kl_step = noted
 # 12 rollouts in groups of 4: the second group has two on each rank.
 trainer = make_trainer(folder, sps.watch(odd), [before, sps], per_device_train_batch_size=6)
 trainer.train()
@@ -38,5 +39,19 @@ left = {
     "learnt": learnt,
     "rows": len(rows),
     "history": sps.history,
+}
+# Memory, and gradients that DDP has averaged before it is added.
+sps = SPSCallback(steps=0, memory={"weight": 0.7, "share": 9.0})
+settings = {"loss_type": "grpo", "adam_epsilon": 1e-2, "lr_scheduler_type": "constant"}
+settings |= {"learning_rate": 2e-2, "max_grad_norm": 100.0, "per_device_train_batch_size": 3}
+watched = sps.watch(odd)
+trainer = make_trainer(
+    folder / "memory", watched, [sps], gradient_accumulation_steps=2, max_steps=3, **settings
+)
+trainer.train()
+left |= {
+    "remembering": trainer.model.state_dict(),
+    "drawn": [drawn for training, drawn in trainer.seen if training],
+    "memory": sps.history,
 }
 torch.save(left, folder / f"rank-{sps.ranks.rank}.pt")

@@ -283,3 +283,36 @@ def test_a_recipe_may_name_every_selector_and_no_other():
     from sps.config.irl import SelectorName
 
     assert list(get_args(SelectorName)) == list(SELECTORS)
+
+
+@pytest.mark.parametrize(
+    ("memory", "said"),
+    [
+        ("when: phase, weight: 1", "irl.memory: weight is of memory beside RL steps"),
+        ("when: both", "irl.memory: when: both needs a weight"),
+        ("weight: 1, solved: 0.5", "irl.memory: solved is a rate under the base"),
+        ("weight: 1, divergence: js", "irl.memory: divergence: js is from one policy, the base"),
+        (
+            "weight: 1, when: both, source: base, divergence: js",
+            "irl.memory: IRL phases take a forward KL",
+        ),
+        ("weight: 1, source: base, age: 3", "irl.memory: age would forget all"),
+        ("source: base", "irl.memory: source: base draws what nothing learns from"),
+        ("weight: 1, source: base, solved: 1.5", "irl.memory.solved"),
+    ],
+)
+def test_memory_that_makes_no_sense_is_refused_by_name(write, memory, said):
+    with pytest.raises(UserError) as error:
+        load_recipe(write(f"irl: {{memory: {{{memory}}}}}"))
+    assert said in str(error.value)
+
+
+def test_phases_on_memory_need_steps_and_leave_the_selector_nothing(write):
+    path = write("irl: {memory: {when: phase}}")
+    assert load_recipe(path).irl.memory.on
+    with pytest.raises(UserError, match=r"irl: memory.when: phase needs IRL phases; set steps: 4"):
+        load_recipe(path, ["irl.steps=0"])
+    for change in ("irl.keep=2", "irl.selector.type=uniform"):
+        with pytest.raises(UserError, match=r"irl: selector and keep do nothing with memory.when"):
+            load_recipe(path, [change])
+    load_recipe(path, ["rl.algorithm.type=none"])

@@ -5,6 +5,7 @@ Axes: P groups, G rollouts a group, B sequences, T tokens.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,19 @@ def forward_kl(new_BT: Tensor, weight_B: Tensor, mask_BT: Tensor) -> Tensor:
     the KL is minimising -log pi(y'|x). (The paper prints a minus sign more; see docs/algorithm.md.)
     """
     return -(torch.where(mask_BT, new_BT, 0.0).sum(-1) * weight_B).sum()
+
+
+def js_divergence(new_BT: Tensor, base_BT: Tensor, weight_B: Tensor, mask_BT: Tensor) -> Tensor:
+    """Twice the Jensen-Shannon divergence from the base, on tokens that the base drew.
+
+    DPH-RL's generator (arXiv 2509.07430): f(u) = u log u - (u + 1) log((u + 1) / 2), where u is the
+    policy's probability of a token over the base's. It is 0, and so is its slope, where they agree.
+    """
+    log_u_BT = torch.where(mask_BT, new_BT - base_BT, 0.0)
+    u_BT = log_u_BT.exp()
+    log_mean_BT = torch.nn.functional.softplus(log_u_BT) - math.log(2)  # of u and 1
+    f_BT = u_BT * log_u_BT - (u_BT + 1) * log_mean_BT
+    return (torch.where(mask_BT, f_BT, 0.0).sum(-1) * weight_B).sum()
 
 
 _MEANS = {"token": token_mean, "sequence": mean_of_sequence_means}

@@ -162,7 +162,7 @@ class Recipe(Node):
                 "a group has no more rollouts than that"
             )
         self.rl.algorithm.check_group(self.rollout.n)
-        if self.rl.algorithm.type == "none" and not (self.irl.steps or self.irl.memory.weight):
+        if self.rl.algorithm.type == "none" and not (self.irl.steps or self.irl.memory.on):
             raise ValueError(
                 "rl.algorithm.type: none learns nothing by itself; set irl.memory.weight, such as "
                 "1, or irl.steps above 0"

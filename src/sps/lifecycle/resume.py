@@ -145,12 +145,15 @@ def restore(run: Run, checkpoint: Path) -> None:
 
 
 def _check_rollouts(run: Run, start: int) -> None:
-    """The next IRL phase learns from all rollouts since the last one, and memory from all."""
-    who, needed = "the next IRL phase learns", range(0)
-    if run.recipe.irl.memory.weight:
-        who, needed = "memory learns", run.schedule.draws(start, all_phases=True)
-    elif run.recipe.irl.steps:
+    """The next IRL phase learns from all rollouts since the last one, and memory from all, or from
+    the base's."""
+    memory, who, needed = run.recipe.irl.memory, "the next IRL phase learns", list[int]()
+    if run.recipe.irl.steps and not memory.in_phases:
         needed = run.schedule.draws(start)
+    if memory.on:
+        who = "memory learns"
+        from_run = memory.source == "run"
+        needed = run.schedule.draws(start, all_phases=True) if from_run else [0, *needed]
     if lost := run.store.missing(needed):
         raise UserError(
             f"{run.store.folder}: the rollouts of {', '.join(f'step {s}' for s in lost[:3])} are "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch import Tensor
 from sps.algo.rl import Algorithm, Outcomes
 from sps.algo.table import algorithm_of
 from sps.phases.run import Run
+from sps.policy.logprobs import Rows
 from sps.types import Group, Rollout
 
 
@@ -67,6 +68,15 @@ def outcomes(groups: Sequence[Group], dtype: torch.dtype) -> Outcomes:
         torch.tensor([[r.mean_logprob for r in group] for group in groups], dtype=dtype),
         torch.tensor([[len(r.ids) for r in group] for group in groups]),
     )
+
+
+def filled(value_of: Mapping[int, np.ndarray], rows: Rows) -> Tensor:
+    """Values of each row's tokens as a rectangle; 0 where a row has none."""
+    value_BT = np.zeros(rows.mask_BT.shape, dtype=np.float32)
+    for row, place in enumerate(rows.which_B.tolist()):
+        known_T = value_of.get(place, value_BT[row, :0])[: value_BT.shape[1]]
+        value_BT[row, : len(known_T)] = known_T
+    return torch.from_numpy(value_BT).to(rows.mask_BT.device)
 
 
 def _chosen_tokens(

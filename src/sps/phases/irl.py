@@ -1,4 +1,7 @@
-"""The IRL phase: keep unlikely rollouts of the RL phase (L2TE), pull the policy towards them."""
+"""The IRL phase: keep unlikely rollouts of the RL phase (L2TE), pull the policy towards them.
+
+Or towards all that is remembered (irl.memory.when).
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from torch import Tensor
 
 from sps.algo.irl import forward_kl, irl_weight, select_groups
 from sps.config.irl import IRL
+from sps.phases.memory import recall_all
 from sps.phases.run import Run
 from sps.phases.schedule import Phase
 from sps.policy.load import Policy
@@ -24,21 +28,21 @@ from sps.store.rollouts import to_arrays
 from sps.types import Metrics
 
 Key = tuple[int, int, int]  # step, group, sample
+Learnt = tuple[list[np.ndarray], list[np.ndarray], Metrics]  # prompts, completions, their counts
 
 
 def irl_phase(run: Run, phase: Phase) -> Iterator[Metrics]:
-    """Select from the phase's rollouts, mark them in the store, and take the IRL steps."""
+    """Select from the phase's rollouts, or take those of memory, and take the IRL steps."""
     settings = run.recipe.irl
     began = time.perf_counter()
     rng = np.random.default_rng([run.recipe.seed, 7919, phase.number])  # its own random stream
-    kept = select(run, phase.start, phase.last, rng)
-    table = run.ranks.broadcast(lambda: _close(run, phase.start, phase.last, kept))
-    yield {**kept_metrics(table), "lr": phase.irl_lr, "seconds/select": time.perf_counter() - began}
-    if not len(table):
+    choose = _remembered if settings.memory.in_phases else _selected
+    prompts, completions, told = choose(run, phase, rng)
+    yield {**told, "lr": phase.irl_lr, "seconds/select": time.perf_counter() - began}
+    if not prompts:
         return
-    prompts, completions = to_arrays(table, "prompt_ids"), to_arrays(table, "ids")
     optimizer = _optimizer(run, phase.irl_lr)
-    for batch in batches(len(table), settings.batch, settings.steps, rng):
+    for batch in batches(len(prompts), settings.batch, settings.steps, rng):
         began = time.perf_counter()
         rollouts = [prompts[i] for i in batch], [completions[i] for i in batch]
         sums = forward_kl_step(
@@ -54,6 +58,21 @@ def irl_phase(run: Run, phase: Phase) -> Iterator[Metrics]:
         run.policy.version += 1
         yield {**sums, "seconds/update": time.perf_counter() - began}
     run.engine.load_weights(run.policy.model)
+
+
+def _selected(run: Run, phase: Phase, rng: np.random.Generator) -> Learnt:
+    """The phase's rollouts that the selector keeps, which are marked in the store."""
+    kept = select(run, phase.start, phase.last, rng)
+    table = run.ranks.broadcast(lambda: _close(run, phase.start, phase.last, kept))
+    return to_arrays(table, "prompt_ids"), to_arrays(table, "ids"), kept_metrics(table)
+
+
+def _remembered(run: Run, phase: Phase, rng: np.random.Generator) -> Learnt:
+    """All that is remembered; in the store nothing is marked."""
+    found = recall_all(run, phase.last)
+    run.ranks.broadcast(lambda: run.store.close_phase(phase.start, phase.last, kept=set()))
+    counts: Metrics = {"kept": len(found), "memory/problems": len({r.problem_id for r in found})}
+    return [r.prompt_ids for r in found], [r.ids for r in found], counts
 
 
 def kept_metrics(table: pa.Table) -> Metrics:

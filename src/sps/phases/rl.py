@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sps.algo.rl import Terms, engine_gap, entropy_bonus, policy_loss, truncated_weight
 from sps.algo.table import algorithm_of
-from sps.phases.batch import make_batch, shaped
+from sps.phases.batch import filled, make_batch, shaped
 from sps.phases.memory import memory_metrics, recall
 from sps.phases.run import Run
 from sps.phases.schedule import Phase
@@ -65,7 +65,8 @@ def draw_groups(run: Run, step: int, count: int) -> tuple[list[Group], Metrics]:
     useful: list[Group] = []
     waited, rows = 0.0, run.engine.max_rows
     for attempt in range(1 + resample):
-        fresh, more = _draw(run, step, count - len(useful), attempt, first_group=len(drawn))
+        problems = [run.train[i] for i in run.sampler.take(count - len(useful))]
+        fresh, more = draw(run, step, problems, attempt, first_group=len(drawn))
         drawn += fresh
         waited += more
         useful += [group for group in fresh if _disagrees(group)]
@@ -74,7 +75,7 @@ def draw_groups(run: Run, step: int, count: int) -> tuple[list[Group], Metrics]:
     rollouts = [rollout for group in drawn for rollout in group]
     if run.ranks.main:
         run.store.append(step, rollouts)
-    if run.memory is not None:
+    if run.memory is not None and run.recipe.irl.memory.source == "run":
         run.memory.add(rollouts)
     # After the last attempt, groups with equal rewards fill the batch: it keeps its size.
     dull = [group for group in drawn if not _disagrees(group)]
@@ -136,7 +137,7 @@ def rl_step(run: Run, step: int, groups: Sequence[Group], old: Old | None = None
     algorithm, recalled = algorithm_of(settings), recall(run, step, groups)
 
     def part_loss(rows: Rows, new_BT: Tensor, entropy_BT: Tensor) -> tuple[Tensor, dict]:
-        old_BT = new_BT.detach() if old is None else _filled(old, rows)
+        old_BT = new_BT.detach() if old is None else filled(old, rows)
         correct_BT, gaps = _against_engine(run, batch.learnt, rows, old_BT)
         which = batch.used[rows.which_B]
         terms = Terms(
@@ -147,7 +148,7 @@ def rl_step(run: Run, step: int, groups: Sequence[Group], old: Old | None = None
             batch.weight_B[which].to(new_BT.device),
             rows.mask_BT,
             correct_BT,
-            None if batch.chosen is None else _filled(batch.chosen, rows).bool(),
+            None if batch.chosen is None else filled(batch.chosen, rows).bool(),
         )
         loss, sums = policy_loss(terms, algorithm, settings.beta)
         if recipe.rl.entropy:
@@ -172,15 +173,14 @@ def rl_step(run: Run, step: int, groups: Sequence[Group], old: Old | None = None
     policy.version += 1
     run.engine.load_weights(policy.model)
     learnt = _learnt_metrics(sums, len(batch.used), len(batch.rollouts))
-    return learnt | memory_metrics(run.memory, recalled, sums)
+    return learnt | memory_metrics(run, recalled, sums)
 
 
-def _draw(
-    run: Run, step: int, count: int, attempt: int, first_group: int
+def draw(
+    run: Run, step: int, problems: Sequence[Problem], attempt: int = 0, first_group: int = 0
 ) -> tuple[list[Group], float]:
     """Groups, and the seconds that sampling waited for verdicts; the rest of judging overlaps."""
     settings = run.recipe.rollout
-    problems = [run.train[i] for i in run.sampler.take(count)]
     sampling = Sampling(
         settings.n,
         settings.max_new_tokens,
@@ -253,15 +253,6 @@ def _rows(run: Run, rollouts: Sequence[Rollout | Remembered], budget: int) -> It
     )
 
 
-def _filled(value_of: Mapping[int, np.ndarray], rows: Rows) -> Tensor:
-    """Values of each row's tokens as a rectangle; 0 where a row has none."""
-    value_BT = np.zeros(rows.mask_BT.shape, dtype=np.float32)
-    for row, place in enumerate(rows.which_B.tolist()):
-        known_T = value_of.get(place, value_BT[row, :0])[: value_BT.shape[1]]
-        value_BT[row, : len(known_T)] = known_T
-    return torch.from_numpy(value_BT).to(rows.mask_BT.device)
-
-
 def _against_engine(
     run: Run, rollouts: list[Rollout], rows: Rows, old_BT: Tensor
 ) -> tuple[Tensor | None, dict[str, Tensor]]:
@@ -270,7 +261,7 @@ def _against_engine(
     Both compare the policy that sampled with itself, so only rounding differs.
     """
     cap, mask_BT = run.recipe.rollout.correct, rows.mask_BT
-    engine_BT = _filled({i: rollouts[i].logprobs for i in rows.which_B.tolist()}, rows)
+    engine_BT = filled({i: rollouts[i].logprobs for i in rows.which_B.tolist()}, rows)
     gaps = engine_gap(old_BT, engine_BT, mask_BT)
     if cap is None:
         return None, gaps

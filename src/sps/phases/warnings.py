@@ -19,7 +19,8 @@ _TOO_FAR = 0.7  # docs/results.md
 _NOTHING = {
     "rl": "no rollout had an advantage, which takes a group with both right and wrong answers. "
     "Train on problems that are solved occasionally, or raise rollout.n",
-    "irl": "the selector kept no rollout. Choose another irl.selector.type",
+    "irl": "the selector kept no rollout, or memory has none. Choose another irl.selector.type, or "
+    "train on problems that are solved occasionally",
 }
 
 

@@ -26,17 +26,22 @@ class Probe:
 
 
 class Meter:
-    """Take it before a phase; `read` it after."""
+    """Take it before a phase; `read` it after. `memory` are remembered rollouts, if there are any.
 
-    def __init__(self, scorer: Scorer, probe: Probe | None):
-        self.scorer, self.model, self.probe = scorer, scorer.model, probe
+    Every rank passes forward over all of both, so that sharded ranks are always in step.
+    """
+
+    def __init__(self, scorer: Scorer, probe: Probe | None, memory: Probe | None = None):
+        self.scorer, self.model, self.probe, self.memory = scorer, scorer.model, probe, memory
         self.weights = {n: local(p).detach().clone() for n, p in _trained(self.model)}
-        self.before = self._likelihoods()
-        self.greedy = [greedy_probs(self.scorer, rows) for rows in self._rows()]
+        self.before = self._likelihoods(probe)
+        self.greedy = [greedy_probs(self.scorer, rows) for rows in self._rows(probe)]
+        self.remembered = self._mean_logprob(memory)
 
     def read(self) -> Metrics:
         """Share of stored weights changed, relative size of the change; on held-out tokens the KL
-        a token and what the phase gave to the token that was greedy before it."""
+        a token and what the phase gave to the token that was greedy before it; of remembered
+        rollouts the mean log-probability of a token, and by how much it rose."""
         count, sums = 0, torch.zeros(3, dtype=torch.float64, device=self.model.device)
         for name, now in _trained(self.model):
             own, then = local(now).detach().double(), self.weights[name].double()
@@ -46,28 +51,40 @@ class Meter:
         changed, moved, size = sum_of_shards(sums, self.model).tolist()
         out = {"weights_changed": changed / count, "relative_update": (moved / size) ** 0.5}
         if self.before:
-            pairs = zip(self.before, self._likelihoods(), strict=True)
+            pairs = zip(self.before, self._likelihoods(self.probe), strict=True)
             parts = [(moved_kl(b, a, m), int(m.sum())) for (b, m), (a, _) in pairs]
             out["kl"] = sum(kl * n for kl, n in parts) / sum(n for _, n in parts)
             out["to_greedy"] = self._to_greedy()
+        if self.remembered is not None:
+            now = self._mean_logprob(self.memory)
+            assert now is not None
+            out |= {"memory_gain": now - self.remembered, "memory_logprob": now}
         return out
 
     def _to_greedy(self) -> float:
         """Mean change in the probability of the earlier greedy tokens: above 0 is squeezing."""
         gains = []
-        for rows, (token_N, then_N) in zip(self._rows(), self.greedy, strict=True):
+        for rows, (token_N, then_N) in zip(self._rows(self.probe), self.greedy, strict=True):
             now_N = greedy_probs(self.scorer, rows, token_N)[1]
             gains.append(now_N.double() - then_N.double())
         return float(torch.cat(gains).mean())
 
-    @torch.no_grad()
-    def _likelihoods(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        return [(token_logprobs(self.scorer, rows)[0], rows.mask_BT) for rows in self._rows()]
+    def _mean_logprob(self, probe: Probe | None) -> float | None:
+        """Of a token, over all tokens; None where there are none."""
+        found = self._likelihoods(probe)
+        tokens = sum(int(mask_BT.sum()) for _, mask_BT in found)
+        return (
+            sum(float(logp_BT.double().sum()) for logp_BT, _ in found) / tokens if found else None
+        )
 
-    def _rows(self) -> Iterator[Rows]:
-        if self.probe is None:
+    @torch.no_grad()
+    def _likelihoods(self, probe: Probe | None) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        rows_of = self._rows(probe)
+        return [(token_logprobs(self.scorer, rows)[0], rows.mask_BT) for rows in rows_of]
+
+    def _rows(self, probe: Probe | None) -> Iterator[Rows]:
+        if probe is None:
             return iter(())
-        probe = self.probe
         return micro_batches(
             probe.prompts, probe.completions, probe.pad_id, probe.budget, self.model.device
         )

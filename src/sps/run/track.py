@@ -21,7 +21,7 @@ class Track:
         self.path, self.listeners, self.silent = path, listeners or [], silent
 
     def log(self, kind: str, step: int, **fields: Any) -> None:
-        """`kind` is rl, irl, meter, eval, warning, checkpoint, stopped or done."""
+        """`kind` is base, rl, irl, meter, eval, warning, checkpoint, stopped or done."""
         if self.silent:  # not the rank that writes
             return
         record = {"kind": kind, "step": step, "time": round(time.time(), 3), **fields}

@@ -25,6 +25,7 @@ class Remembered:
     ids: np.ndarray  # int32
     step: int  # that drew it
     mean_logprob: float  # under the policy that drew it
+    logprobs: np.ndarray | None = None  # float32, of its tokens under that policy, where needed
 
 
 ModeOf = Callable[[str, np.ndarray], str]  # problem id, token ids -> which solution it is
@@ -41,17 +42,20 @@ class Memory:
         """Remember the right ones, given in the order in which they were drawn."""
         for r in rollouts:
             if r.verdict.kind == "correct":
-                self._keep(Remembered(r.problem_id, r.prompt_ids, r.ids, r.step, r.mean_logprob))
+                self.keep(Remembered(r.problem_id, r.prompt_ids, r.ids, r.step, r.mean_logprob))
 
     def read(self, table: pa.Table) -> None:
         """Remember the right rollouts of a store, as `add` did when they were drawn."""
         table = table.sort_by([(name, "ascending") for name in ("step", "group", "sample")])
         columns = [table[name].to_pylist() for name in ("problem_id", "step", "mean_logprob")]
         arrays = to_arrays(table, "prompt_ids"), to_arrays(table, "ids")
-        for problem, step, logprob, prompt, ids in zip(*columns, *arrays, strict=True):
-            self._keep(Remembered(problem, prompt, ids, step, logprob))
+        has = "logprobs" in table.column_names
+        of_tokens = to_arrays(table, "logprobs") if has else [None] * len(table)
+        for problem, step, mean, prompt, ids, own in zip(*columns, *arrays, of_tokens, strict=True):
+            self.keep(Remembered(problem, prompt, ids, step, mean, own))
 
-    def _keep(self, rollout: Remembered) -> None:
+    def keep(self, rollout: Remembered) -> None:
+        """Remember this one, instead of an earlier one of the same solution."""
         known = self.of.setdefault(rollout.problem_id, {})
         mode = self.mode_of(rollout.problem_id, rollout.ids) if self.distinct else ""
         known.pop(mode, None)  # the newest last

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sps.algo.irl import SELECTORS, forward_kl, irl_weight, lower_quantile
+from sps.algo.irl import SELECTORS, forward_kl, irl_weight, js_divergence, lower_quantile
 from sps.algo.reach import reach
 
 # position              0     1     2     3     4     5     6     7
@@ -189,3 +189,28 @@ def test_lower_quantile_of_a_hundred_is_not_one_more_by_rounding():
 )  # fmt: skip
 def test_reach_is_what_was_measured(rl_steps, steps, rates, measured):
     assert reach(rates * 1e-4, steps, 1e-4, rl_steps) == pytest.approx(measured, rel=0.3)
+
+
+def test_js_divergence_is_twice_jensen_shannon_in_expectation_over_the_base():
+    """Every token of a small vocabulary once, weighted by the base: that is the expectation."""
+    rng = np.random.default_rng(3)
+    p, q = (rng.dirichlet(np.ones(7)) for _ in range(2))
+    m = (p + q) / 2
+    wanted = sum(p * np.log(p / m)) + sum(q * np.log(q / m))  # KL(p | m) + KL(q | m)
+    logs = [torch.tensor(np.log(x))[:, None] for x in (p, q)]
+    real = torch.ones(7, 1, dtype=torch.bool)
+    got = js_divergence(*logs, torch.tensor(q), real)
+    assert float(got) == pytest.approx(wanted, rel=1e-9)
+    assert wanted > 0.1
+
+
+def test_js_divergence_and_its_slope_are_0_at_the_base_and_padding_counts_for_nothing():
+    base_BT = torch.tensor([[-1.0, -2.0, 0.0], [-0.5, 0.0, 0.0]], dtype=torch.float64)
+    new_BT = base_BT.clone()
+    new_BT[1, 2] = -torch.inf  # padding
+    new_BT.requires_grad_()
+    mask_BT = torch.tensor([[True, True, False], [True, False, False]])
+    loss = js_divergence(new_BT, base_BT, torch.ones(2, dtype=torch.float64), mask_BT)
+    loss.backward()
+    assert float(loss.detach()) == pytest.approx(0, abs=1e-12)
+    assert new_BT.grad.abs().max() < 1e-12

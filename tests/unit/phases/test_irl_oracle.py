@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import oracle
 import pytest
@@ -139,6 +142,54 @@ def test_phases_are_the_ones_by_hand(name, micro_tokens, model_folder, tmp_path)
         assert run.policy.version == version + len(wanted)
         if name != "adamw_defaults":  # where the smallest gradients count as much as the largest
             oracle.assert_same_weights(run.policy.model, by_hand.learner, by_hand.start)
+
+
+@pytest.mark.parametrize("how", [{}, {"age": 2}, {"distinct": False}, {"quantile": 0.5}])
+def test_phases_on_memory_are_the_ones_by_hand(how, model_folder, tmp_path):
+    """Of three problems the last right rollout of each text, drawn from over both phases."""
+    changes = {"irl__memory": {"when": "phase", **how}, "irl__batch": 5, "irl__keep": 3}
+    run, tree = open_parts(model_folder, tmp_path / "run", rl__steps=4, **changes)
+    by_hand, known = ByHand(run, tree), []
+    for number, steps in ((1, (1, 2)), (2, (3, 4))):
+        for step in steps:
+            names = [f"{run.train[group].id}" for group in range(3)]
+            rollouts = [replace(r, problem_id=names[r.group]) for r in made_rollouts(step)]
+            if step > 1:  # a text that was drawn before, with another likelihood
+                ids = next(r.ids for r in known if r.reward > 0)
+                old = next(i for i, r in enumerate(rollouts) if r.group == 0 and r.reward > 0)
+                logprobs = np.full(len(ids), -0.1 * step, np.float32)
+                rollouts[old] = replace(rollouts[old], ids=ids, logprobs=logprobs)
+            run.store.append(step, rollouts)
+            run.memory.add(rollouts)
+            known += rollouts
+        latest = {}
+        for r in known:
+            if r.reward > 0:
+                text = tuple(r.ids) if how.get("distinct", True) else ""
+                latest[r.problem_id, text] = r
+        pool = []
+        for name in sorted(names):
+            own = [r for (problem, _), r in latest.items() if problem == name]
+            own = [r for r in own if r.step > steps[-1] - how.get("age", 99)]
+            own.sort(key=lambda r: float(np.mean(r.logprobs)))
+            pool += own[: math.ceil(len(own) * how.get("quantile", 1))]
+        rng, learner = np.random.default_rng([SEED, 7919, number]), by_hand.learner
+        by_hand.learner = learner = by_hand.fresh(learner.model, own=False)
+        size, wanted, order = min(5, len(pool)), [], []
+        for _ in range(tree["irl"]["steps"]):
+            if len(order) < size:
+                order = rng.permutation(len(pool)).tolist()
+            rows, order = [row_of(pool[i]) for i in order[:size]], order[size:]
+            step = (learner, rows, "token", tree["irl"]["lr"], 100.0, by_hand.temperature)
+            wanted.append(oracle.irl_step(*step))
+        told, *learnt = irl_phase(run, next(run.schedule.phases(done=steps[0] - 1)))
+        assert told["kept"] == len(pool) > 1
+        for got, want in zip(learnt, wanted, strict=True):
+            assert {k: got[k] for k in want} == pytest.approx(want, rel=2e-4)
+        oracle.assert_same_weights(run.policy.model, learner, by_hand.start)
+        table = run.store.read(*steps)
+        assert len(table) == 24
+        assert not any(table["kept"].to_pylist())
 
 
 def test_a_phase_that_keeps_nothing_moves_nothing(model_folder, tmp_path):

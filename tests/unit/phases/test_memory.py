@@ -21,7 +21,7 @@ def memory():
     memory = Memory(lambda problem, ids: str(ids[0]), True)
     for problem, count in (("c", 1), ("b", 2), ("a", 10)):
         for number in range(count):
-            memory._keep(remembered(problem, number, step=1 + number))
+            memory.keep(remembered(problem, number, step=1 + number))
     return memory
 
 

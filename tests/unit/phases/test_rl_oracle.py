@@ -7,8 +7,10 @@ import pytest
 import torch
 from made_parts import judge, open_parts, save_model
 
+from sps.phases.base import remember_base
 from sps.phases.rl import rl_phase
 from sps.phases.schedule import Phase
+from sps.run.track import read_records
 
 GSPO = {"type": "gspo", "steps_per_generation": 3, "eps": 0.01, "eps_high": 0.02}
 CASES = {
@@ -85,6 +87,20 @@ CASES = {
     },
     "memory_gspo": {"irl__memory": {"share": 9.0, "weight": 0.5}, "rl__algorithm": GSPO},
     "memory_and_entropy": {"irl__memory": {"share": 9.0, "weight": 0.5}, "rl__entropy": 0.2},
+    "memory_of_base": {"irl__memory": {"share": 9.0, "weight": 0.7, "source": "base"}},
+    "memory_of_all_that_base_solves_often": {
+        "irl__memory": {
+            "share": 9.0,
+            "weight": 0.7,
+            "source": "base",
+            "distinct": False,
+            "solved": 0.5,
+        },
+    },
+    "memory_js": {
+        "irl__memory": {"share": 9.0, "weight": 2.0, "source": "base", "divergence": "js"},
+        "rl__micro_tokens": 24,
+    },
 }
 STEPS = 3
 
@@ -100,7 +116,10 @@ def model_folder(tmp_path_factory):
 def test_a_phase_is_the_one_by_hand(name, model_folder, tmp_path):
     shift = 0.3 if "correction" in name else 0.0
     run, tree = open_parts(model_folder, tmp_path / "run", shift=shift, **CASES[name])
+    remember_base(run)
     phase = ByHand(run, tree)
+    if tree["irl"].get("memory", {}).get("source") == "base":
+        phase.base()
     steps = 7 if "memory" in name else STEPS  # problems have to come back
     phase.last = steps
     for step, metrics, settled in rl_phase(run, Phase(1, 1, 1, steps)):
@@ -214,6 +233,27 @@ class ByHand:
                 row.old, _ = self.learner.tokens(row.prompt, row.ids, self.rollout["temperature"])
         return shares, self.told(drawn, chosen)
 
+    def base(self):
+        """Of every training problem n rollouts, which are all that is ever remembered."""
+        (call,) = self.run.engine.calls
+        self.seen, self.seeds = 1, [call[1].seed]
+        drawn = self.groups(call)
+        assert sorted(self.asked) == sorted(p.id for p in self.run.train)
+        self.asked = []
+        self.stored(0, drawn)
+        how, n = self.tree["irl"]["memory"], self.rollout["n"]
+        rates = [sum(verdict.kind == "correct" for verdict, _ in group) / n for group in drawn]
+        assert any(0 < rate < 0.5 for rate in rates)  # `solved` leaves some out
+        often = [g for g, rate in zip(drawn, rates, strict=True) if rate >= how.get("solved", 0)]
+        self.remember(0, often)
+        (told,) = [r for r in read_records(self.run.track.path) if r["kind"] == "base"]
+        known = sum(map(len, self.memory.values()))
+        assert (told["remembered"], told["rollouts"], told["step"]) == (known, n * len(drawn), 0)
+        assert told["tokens"] == sum(len(row.ids) for group in drawn for _, row in group)
+        assert told["right"] == round(sum(rates) * n)
+        assert told["solved"] == len(self.memory)
+        self.remember = lambda step, drawn: None
+
     def recall(self, step, share):
         """Right rollouts of the share's problems, the latest of each text."""
         settings = self.tree["irl"].get("memory", {"weight": 0})
@@ -231,6 +271,8 @@ class ByHand:
             if verdict.kind == "correct":
                 words = [w for w in self.words(row.ids) if w not in (".", "<pad>")]
                 mode = " ".join(words) if how.get("distinct", True) else "any"
+                if not how.get("distinct", True) and how.get("source") == "base":
+                    mode = len(self.memory.get(row.name, {}))  # each is kept
                 self.memory.setdefault(row.name, {})[mode] = row
 
     def groups(self, call):
@@ -288,7 +330,7 @@ class ByHand:
                 told = (r["verdict"], r["detail"], r["answer"])
                 assert told == (verdict.kind, verdict.detail, verdict.answer)
                 assert (r["length"], r["finished"]) == (len(row.ids), row.finished)
-                assert (r["policy_version"], r["kept"]) == (step - 1 + self.inverse, False)
+                assert (r["policy_version"], r["kept"]) == (max(0, step - 1) + self.inverse, False)
 
     def told(self, drawn, chosen):
         flat = [pair for group in drawn for pair in group]

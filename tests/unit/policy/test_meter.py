@@ -29,6 +29,27 @@ def test_meter_reads_share_and_size_of_a_known_change(own_policy):
     assert "kl" not in got
 
 
+def test_meter_says_how_much_likelier_remembered_rollouts_became(own_policy, ragged):
+    def mean():
+        found = []
+        for prompt, ids in zip(*ragged, strict=True):
+            with torch.no_grad():
+                logits = own_policy.model(torch.tensor([[*prompt, *ids]])).logits[0].double()
+            logp = logits.log_softmax(-1)[len(prompt) - 1 : -1]
+            found += [float(row[token]) for row, token in zip(logp, ids, strict=True)]
+        return sum(found) / len(found)
+
+    before = mean()
+    meter = Meter(own_policy.scorer, None, Probe(*ragged, own_policy.pad_id, 20))
+    with torch.no_grad():
+        own_policy.model.get_input_embeddings().weight.mul_(1.1)
+    got, after = meter.read(), mean()
+    assert abs(after - before) > 1e-2
+    assert got["memory_gain"] == pytest.approx(after - before, rel=1e-4)
+    assert got["memory_logprob"] == pytest.approx(after, rel=1e-6)
+    assert "kl" not in got
+
+
 def test_meter_of_no_change_is_zero_and_warns_with_lr_and_dtype(own_policy, ragged):
     probe = Probe(*ragged, own_policy.pad_id, 1000)
     got = Meter(own_policy.scorer, probe).read()

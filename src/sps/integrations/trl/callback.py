@@ -1,40 +1,29 @@
-"""SPS inside TRL: a callback for GRPOTrainer, on public hooks alone.
-
-    sps = SPSCallback(every=50, steps=4, keep=3)
-    trainer = GRPOTrainer(model, ..., reward_funcs=sps.watch(reward), callbacks=[sps])
-
-TRL draws, judges and reinforces as ever. The callback records each generation batch, scores it
-before it is learnt from, and every so many optimizer steps takes an IRL phase, as `sps train` does.
-
-reward function        prompts, completion ids, rewards           -> record
-on_pre_optimizer_step  likelihood under the policy that drew them -> record
-on_step_end            every `every` steps: record -> select -> IRL steps; the record starts anew
-"""
+"""The callback: when what is done in a run of TRL's GRPOTrainer."""
 
 from __future__ import annotations
 
 import functools
-import importlib.util
-import inspect
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from accelerate.state import AcceleratorState
-from transformers import ProcessorMixin, TrainerCallback
+from transformers import TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from sps.config.irl import IRL
 from sps.config.load import parse_branch
 from sps.config.recipe import MeterConfig
 from sps.config.rl import RL
 from sps.errors import UserError
+from sps.integrations.trl.memory import FILE, Mode, StepMemory, as_settings, check_memory
+from sps.integrations.trl.model import calm, check, gradients_aside, plain
+from sps.integrations.trl.record import Batch, Rollout, columns, encode, watched
 from sps.phases import irl
 from sps.phases.schedule import irl_lr
 from sps.phases.warnings import stood_still
@@ -45,28 +34,26 @@ from sps.ranks import ALONE, Distributed, Ranks
 from sps.run.track import Track, read_records
 from sps.types import Metrics
 
-if importlib.util.find_spec("trl") is None:
-    raise UserError("sps.integrations.trl: TRL is not installed; install the extra: sps[trl]")
-
 _LOG = logging.getLogger(__name__)
 _METER = MeterConfig()
 _UNSEEN = "SPSCallback: it sees no rollouts; give GRPOTrainer reward_funcs=sps.watch(reward)"
-Rollout = tuple[np.ndarray, np.ndarray]  # ids of a prompt and of its completion, int32
-
-
-@dataclass
-class Batch:
-    """This rank's part of one generation batch. Groups run on over the ranks, in rank order."""
-
-    rollouts: list[Rollout]
-    reward_B: np.ndarray  # float32
-    likelihood_B: np.ndarray | None = None  # float32; None until on_pre_optimizer_step
 
 
 class SPSCallback(TrainerCallback):
     """Takes the IRL phases of SPS in a run of TRL's GRPOTrainer.
 
     Settings are the keys of `irl` in a recipe; `every` has no default, and steps=0 is plain TRL.
+    memory=1.0 remembers right rollouts (reward above 0), and adds to each optimizer step a forward
+    KL of that weight towards those of the prompts that it learns from: one for each distinct text,
+    or for each value of `mode`, a function of the text. Give a mapping for the other keys of
+    `irl.memory`, and steps=0 for memory without IRL phases.
+
+    The gradient of memory is added in on_pre_optimizer_step. TRL has clipped its own by then, so
+    max_grad_norm and the grad_norm in its log are of the RL loss alone: memory keeps its weight in
+    steps in which TRL's gradient is scaled down, and is itself never clipped. Where one generation
+    batch serves several optimizer steps, each recalls for all of its prompts. What is remembered is
+    in TRL's checkpoints, as sps_memory.parquet, and read when a run is resumed from OUTPUT_DIR.
+
     The last phase may be short. `micro_tokens` bounds the padded tokens of one pass. Records go to
     OUTPUT_DIR/sps.jsonl and to `history`, on the first rank; TRL's own log gets the last ones of a
     phase, under irl/, with its next step.
@@ -77,14 +64,24 @@ class SPSCallback(TrainerCallback):
     are gone, and so is the IRL optimizer's state where optimizer_state is 'kept'.
     """
 
-    def __init__(self, micro_tokens: int = 16384, **settings: Any):
+    def __init__(
+        self,
+        micro_tokens: int = 16384,
+        memory: float | Mapping[str, Any] = 0.0,
+        mode: Mode | None = None,
+        **settings: Any,
+    ):
+        settings |= {"memory": as_settings(memory)}
         self.settings = parse_branch(IRL, "irl", settings, "SPSCallback")
         parse_branch(RL, "rl", {"micro_tokens": micro_tokens}, "SPSCallback")
-        if not self.settings.every:
+        check_memory(self.settings.memory, mode)
+        if not self.settings.every and not (self.settings.memory.on and not self.settings.steps):
             raise UserError(
                 "SPSCallback: every is missing; say after how many optimizer steps an IRL phase "
-                "comes, such as every=50"
+                "comes, such as every=50 (or steps=0 with memory alone)"
             )
+        self.memory: StepMemory | None = None  # known while training
+        self._mode = mode
         self.budget = Budget(micro_tokens)
         self.record: list[Batch] = []  # of the phase that is going on
         self.history: list[dict[str, Any]] = []
@@ -116,30 +113,34 @@ class SPSCallback(TrainerCallback):
                 )
         self._watched = rewards
         if not isinstance(rewards, list):
-            return self._wrap(0, rewards)
-        return [self._wrap(number, reward) for number, reward in enumerate(rewards)]
+            return watched(rewards, functools.partial(self._take, 0))
+        takes = (functools.partial(self._take, number) for number in range(len(rewards)))
+        return [watched(reward, take) for reward, take in zip(rewards, takes, strict=True)]
 
     def on_train_begin(self, args, state, control, model=None, processing_class=None, **_):
         """Refuse what cannot work, before the first step."""
-        self.policy = None
-        if not self.settings.steps:
+        self.policy = self.memory = None
+        if not self.settings.steps and not self.settings.memory.on:
             return
-        _check(self.settings, args, processing_class)
+        check(self.settings, args, processing_class)
         if self._watched is None:
             raise UserError(_UNSEEN)
         self._reward_weights(args)
         cluster = AcceleratorState()
         self.ranks = Distributed(cluster) if cluster.num_processes > 1 else ALONE
-        self.policy = Policy(_plain(model), processing_class, "TRL's model")
+        self.policy = Policy(plain(model), processing_class, "TRL's model")
         self.policy.model.compute_dtype = torch.bfloat16 if args.bf16 else torch.float32
         self._args, self._tokens = args, state.num_input_tokens_seen
         self._began, self._optimizer = state.global_step, None
         self._rewards, self._news, self._rates = {}, {}, []
         self.record.clear()
         self._open_track(Path(args.output_dir), state.global_step)
+        if self.settings.memory.on:
+            self._open_memory(self.policy, state.global_step)
 
     def on_pre_optimizer_step(self, args, state, control, lr_scheduler=None, **_):
-        """Score what was drawn for this step: the weights are still those that drew it."""
+        """Score what was drawn for this step: the weights are still those that drew it. Then add
+        the gradient of memory to TRL's, which is clipped and the same on every rank by now."""
         if self.policy is None:
             return
         self._rates.append(lr_scheduler.get_last_lr()[0] if lr_scheduler else args.learning_rate)
@@ -147,38 +148,47 @@ class SPSCallback(TrainerCallback):
             raise UserError(_UNSEEN)
         fresh = [batch for batch in self.record if batch.likelihood_B is None]
         self._check_tokens(fresh, state.num_input_tokens_seen)
-        with _calm(self.policy.model):
-            for batch in fresh:
-                batch.likelihood_B = self._likelihoods(batch)
+        if self.settings.steps or self.settings.memory.quantile < 1:
+            with calm(self.policy.model):
+                for batch in fresh:
+                    batch.likelihood_B = self._likelihoods(batch)
+        if self.memory is not None:
+            self._recall(self.memory, fresh, state.global_step + 1)
 
     def on_step_end(self, args, state, control, **_):
         """An IRL phase where one is due. TRL's gradients are cleared by now, and it hands vLLM the
         weights before it draws again, since the step has changed."""
         step, every = state.global_step, self.settings.every
+        if not self.settings.steps:
+            self.record.clear()
         if self.record and self.policy and (step % every == 0 or step == state.max_steps):
             self._phase(self.policy, step, -(-step // every))
             self.record.clear()
             self._rates.clear()
 
-    def _wrap(self, number: int, reward: Callable) -> Callable:
-        inner: Any = reward
-        while isinstance(inner, functools.partial):
-            inner = inner.func
+    def on_save(self, args, state, control, **_):
+        """What is remembered goes with TRL's checkpoint."""
+        if self.memory is not None and self.ranks.main:
+            self.memory.save(_checkpoint(args, state.global_step))
 
-        def watched(**given: Any) -> list:
-            values = list(reward(**given))
-            self._take(number, values, **given)
-            return values
+    def _open_memory(self, policy: Policy, step: int) -> None:
+        self.memory = StepMemory(self.settings.memory, policy, self.ranks, self._mode)
+        folder = _checkpoint(self._args, step)
+        if step and not self.memory.load(folder):
+            self._warn(step, f"{folder / FILE} is missing: memory begins anew at step {step}")
 
-        async def watched_later(**given: Any) -> list:
-            values = list(await reward(**given))
-            self._take(number, values, **given)
-            return values
+    def _recall(self, memory: StepMemory, fresh: list[Batch], step: int) -> None:
+        memory.remember(fresh, step, self.settings.selector.likelihood)
+        with calm(memory.policy.model, recompute=True):
+            how = (self.budget, self._args.temperature, step, self._args.seed)
+            counts = memory.add_gradient(*how)
+        self.track.log("memory", step, **counts)
+        self._news |= {f"memory/{name}": value for name, value in counts.items()}
 
-        waits = any(map(inspect.iscoroutinefunction, (inner, type(inner).__call__)))
-        wrapped = watched_later if waits else watched
-        wrapped.__name__ = getattr(inner, "__name__", type(inner).__name__)  # what TRL logs it as
-        return wrapped
+    def _warn(self, step: int, text: str) -> None:
+        self.track.log("warning", step, text=text)
+        if self.ranks.main:
+            _LOG.warning(text)
 
     def _take(
         self, number: int, values: list, *, prompts: list, completion_ids: list, **given: Any
@@ -195,7 +205,7 @@ class SPSCallback(TrainerCallback):
             return
         value_RB = np.array([self._rewards[i] for i in range(len(weights))], dtype=np.float32)
         self._rewards = {}
-        encoded = _encode(self.policy.tokenizer, prompts, self._args.chat_template_kwargs or {})
+        encoded = encode(self.policy.tokenizer, prompts, self._args.chat_template_kwargs or {})
         pairs = zip(encoded, completion_ids, strict=True)
         rollouts = [(np.array(p, np.int32), np.array(c, np.int32)) for p, c in pairs]
         # As TRL sums them: a function that gave None has no say.
@@ -226,14 +236,14 @@ class SPSCallback(TrainerCallback):
 
     def _likelihoods(self, batch: Batch) -> np.ndarray:
         assert self.policy is not None
-        prompts, completions = _columns(batch.rollouts)
+        prompts, completions = columns(batch.rollouts)
         how, temperature = self.settings.selector.likelihood, self._args.temperature
         return irl.likelihoods(self.policy, prompts, completions, how, self.budget, temperature)
 
     def _phase(self, policy: Policy, step: int, number: int) -> None:
         began = time.perf_counter()
         rng = np.random.default_rng([self._args.seed, 7919, number])  # as sps.phases.irl has it
-        with _calm(policy.model), _gradients_aside(policy.model):
+        with calm(policy.model), gradients_aside(policy.model):
             kept, own = self._select(rng)
             seconds = time.perf_counter() - began
             first = {"kept": len(kept), "lr": self._lr(), "seconds/select": seconds}
@@ -246,11 +256,9 @@ class SPSCallback(TrainerCallback):
         self.track.log("meter", step, phase=number, of="irl", **moved)
         how = (self._lr(), policy.weight_dtype, _METER.still, bool(kept))
         if warning := stood_still("irl", moved, *how):
-            self.track.log("warning", step, text=warning)
-            if self.ranks.main:
-                _LOG.warning(warning)
+            self._warn(step, warning)
         logged = {"kept": float(len(kept)), **news, **moved}
-        self._news = {f"irl/{name}": value for name, value in logged.items()}
+        self._news |= {f"irl/{name}": value for name, value in logged.items()}
 
     def _lr(self) -> float:
         """Of an IRL phase: as set, or by the mean of TRL's in the RL steps before it."""
@@ -293,8 +301,8 @@ class SPSCallback(TrainerCallback):
             began = time.perf_counter()
             numbers = [kept[i] for i in batch]
             found = dict(self.ranks.gather([(n, own[n]) for n in numbers if n in own]))
-            rollouts = _columns([found[n] for n in numbers])
-            with _calm(policy.model, recompute=True):
+            rollouts = columns([found[n] for n in numbers])
+            with calm(policy.model, recompute=True):
                 metrics = irl.forward_kl_step(
                     policy, self._optimizer, *rollouts, self.budget, ranks=self.ranks, **how
                 )
@@ -306,7 +314,7 @@ class SPSCallback(TrainerCallback):
         """The latest rollouts that no IRL step will train on; none where all were kept."""
         trained = set(kept)
         others = [rollout for number, rollout in own.items() if number not in trained]
-        some = _columns(others[-_METER.problems * _METER.samples :])
+        some = columns(others[-_METER.problems * _METER.samples :])
         return Probe(*some, policy.pad_id, self.budget.tokens) if others else None
 
     def _open_track(self, folder: Path, step: int) -> None:
@@ -318,83 +326,6 @@ class SPSCallback(TrainerCallback):
         self.history[:] = read_records(path) if self.ranks.main else []
 
 
-def _check(settings: IRL, args: Any, processing_class: Any) -> None:
-    kind = AcceleratorState().distributed_type.value
-    if kind in ("DEEPSPEED", "FSDP", "MEGATRON_LM"):
-        raise UserError(
-            f"SPSCallback: {kind} divides the weights or keeps its own copy of them, and the "
-            "callback needs them whole; launch with DDP, or train with SPS itself: accelerate "
-            "launch --config_file launch/fsdp2.yaml -m sps train"
-        )
-    if settings.lr is None and not args.learning_rate:
-        raise UserError("SPSCallback: lr is missing, and reach is relative to learning_rate, 0")
-    if args.fp16:
-        raise UserError("SPSCallback: fp16 would need a second loss scaler; set bf16=True instead")
-    if isinstance(processing_class, ProcessorMixin):
-        raise UserError("SPSCallback: models that see images are not supported")
-    if settings.keep > args.num_generations:
-        raise UserError(
-            f"SPSCallback: keep ({settings.keep}) is above num_generations "
-            f"({args.num_generations}): a group has no more rollouts than that"
-        )
-    lasts = args.steps_per_generation * args.num_iterations
-    if settings.every * args.gradient_accumulation_steps % lasts:
-        whole = lasts // math.gcd(lasts, args.gradient_accumulation_steps)
-        raise UserError(
-            f"SPSCallback: every={settings.every} ends a phase with rollouts that TRL has yet to "
-            f"learn from; it draws new ones every {whole} optimizer steps: use a multiple of that"
-        )
-
-
-def _plain(model: Any) -> Any:
-    """The causal language model itself, with any adapters in its layers."""
-    if hasattr(model, "get_base_model"):
-        if model.active_peft_config.is_prompt_learning:
-            raise UserError("SPSCallback: of PEFT's methods, those that learn prompts do not work")
-        model = model.get_base_model()
-    if any(hasattr(weight, "full_tensor") for weight in model.parameters()):
-        raise UserError("SPSCallback: the weights are divided over devices; it needs them whole")
-    return model
-
-
-def _encode(tokenizer: Any, prompts: list, template: dict[str, Any]) -> list[list[int]]:
-    """Prompts as TRL encodes them: plain text, or chat messages with the opening of an answer."""
-    if isinstance(prompts[0], str):
-        return tokenizer(text=prompts)["input_ids"]
-    return tokenizer.apply_chat_template(
-        prompts, add_generation_prompt=True, tokenize=True, return_dict=True, **template
-    )["input_ids"]
-
-
-def _columns(rollouts: list[Rollout]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    return [prompt for prompt, _ in rollouts], [completion for _, completion in rollouts]
-
-
-@contextmanager
-def _calm(model: Any, recompute: bool = False) -> Iterator[None]:
-    """Without dropout, hence without drawing random numbers; modes are put back afterwards.
-
-    Layers that compute activations twice do so in training mode alone: `recompute` sets it for
-    them, and not for what is in them.
-    """
-    modes = [(module, module.training) for module in model.modules()]
-    for module, _ in modes:
-        module.training = recompute and getattr(module, "gradient_checkpointing", False)
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
-@contextmanager
-def _gradients_aside(model: Any) -> Iterator[None]:
-    """TRL has none left at the end of a step; whoever else put some there gets them back."""
-    held = [(weight, weight.grad) for weight in model.parameters()]
-    for weight, _ in held:
-        weight.grad = None
-    try:
-        yield
-    finally:
-        for weight, grad in held:
-            weight.grad = grad
+def _checkpoint(args: Any, step: int) -> Path:
+    """Where TRL has the checkpoint of a step."""
+    return Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{step}"
