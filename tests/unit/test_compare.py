@@ -8,7 +8,7 @@ from queue import Queue
 import pytest
 import torch
 
-from sps.commands.compare import summarise
+from sps.commands.compare import show_results, summarise
 from sps.commands.jobs import Extra, Job, _gpus, _take_card, plan, run_extra, run_job
 from sps.commands.methods import by_name, make_extras
 from sps.config.load import dump_recipe, parse_recipe
@@ -99,6 +99,30 @@ def results(a, b):
     jobs = plan({name: parse_recipe({"name": name}, "") for name in "ab"}, 1, Path("out"), {}, 1)
     right = {"a": a, "b": b, "base": {"q1": 0, "q2": 0}}
     return summarise(jobs, {str(j.folder): {j.method: summary(right[j.method])} for j in jobs})
+
+
+def test_methods_have_their_diversity_over_seeds_where_each_tells_solutions_apart(capsys):
+    def told(right, solutions):
+        return summary(right) | {"solutions": dict(zip(right, solutions, strict=True))}
+
+    right = {"q1": 2, "q2": 1}
+    recipes = {name: parse_recipe({"name": name}, "") for name in "ab"}
+    jobs = plan(recipes, 2, Path("out"), {}, 1)
+    seeds = [told(right, ([1, 1], [1])), told(right, ([2], [1]))]
+    found = {}
+    for job in jobs:
+        seed = job.recipe.seed if job.train else 0
+        own = {"a": seeds[seed], "b": seeds[0] if seed else summary(right), "base": seeds[0]}
+        found[str(job.folder)] = {job.method: own[job.method]}
+    methods = summarise(jobs, found)["methods"]
+    assert methods["a"]["distinct"][0] == pytest.approx((2 + 1 + 1 + 1) / 4)
+    assert methods["a"]["pcmd"][0] == pytest.approx((1 + 0) / 2)
+    assert methods["base"]["distinct"][0] == pytest.approx(1.5)
+    assert "distinct" not in methods["b"]  # one seed is of before they were told apart
+    show_results(summarise(jobs, found))
+    shown = capsys.readouterr().out
+    assert "distinct solutions a question" in shown
+    assert "1.25 [" in shown
 
 
 def test_methods_are_paired_on_the_same_questions_alone():

@@ -37,6 +37,9 @@ DARK = {
 }
 # A colour is an algorithm, a mark is a variant of it.
 _FAMILIES = {"base": "grey", "sps": "red", "grpo": "blue", "dapo": "green", "gspo": "violet"}
+# Names that are written otherwise than in lower case.
+_SPELLED = {n: n.upper() for n in ("grpo", "sps", "dapo", "gspo", "cispo", "ucpo", "raft", "irl")}
+_SPELLED |= {"dr_grpo": "Dr. GRPO", "rs_grpo": "RS-GRPO", "maxrl": "MaxRL"}
 _OTHERS = ("ochre", "teal", "rose", "green", "violet")
 _SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "star")
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
@@ -82,6 +85,13 @@ def marks(names: Iterable[str]) -> dict[str, Mark]:
         )
         out[name] = Mark(colour, _SYMBOLS[nth % len(_SYMBOLS)], _DASHES[nth % len(_DASHES)])
     return out
+
+
+def spelled(name: str) -> str:
+    """A method's name as people write it: grpo is GRPO, also within a longer name."""
+    words = "|".join(sorted(_SPELLED, key=len, reverse=True))
+    found = re.compile(rf"(?<![a-z])(?:{words})(?![a-z])", re.IGNORECASE)
+    return found.sub(lambda match: _SPELLED[match[0].lower()], name)
 
 
 def _family(name: str) -> str:

@@ -100,7 +100,7 @@ def test_figure_has_the_paths_the_base_and_names_at_the_ends():
     low, high = figure.layout["xaxis"]["range"]
     assert low < 1 / 4
     assert high > 9 / 16
-    assert "tied" in figure.note or "more Pass@4" in figure.note
+    assert "tied" in figure.note or "higher Pass@4" in figure.note
     assert [(w, t.partition(":")[0]) for w, t in made.missing] == [("frontier", "odd")]
     rows = {row[0]: row for row in table.rows}
     assert table.columns[4] == "minus grpo"
@@ -126,4 +126,4 @@ def test_names_are_text_and_not_markup():
 
 def test_the_report_begins_with_the_frontier():
     first = sections(study(grpo=GRPO, sps=SPS), {})[0]
-    assert [block.id for block in first.present()][:2] == ["frontier-paths", "frontier-table"]
+    assert [block.id for block in first.present()][:2] == ["frontier", "frontier-table"]
