@@ -211,7 +211,8 @@ def test_tool_bar_of_a_figure_shows_on_hover_and_covers_no_legend(browser, compa
         page.hover("#figure-passk .canvas")
         page.wait_for_function(shown, arg="1")
         bar, legend = (
-            page.locator(f"#figure-passk .{part}").bounding_box() for part in ("modebar", "legend")
+            page.locator(f"#figure-passk .{part}").first.bounding_box()
+            for part in ("modebar", "legend")
         )
         assert bar["y"] + bar["height"] <= legend["y"] + 1
         box = page.locator("#figure-passk .modebar-group").first
