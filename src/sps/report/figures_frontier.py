@@ -179,7 +179,7 @@ def _table(paths: Paths, found: Frontier) -> Table:
     for one in found.standings:
         gap = gaps.get(one.name)
         free = percent([base + v for v in one.free_gain])
-        cells: list[Cell] = [None] * (2 + len(QUANTILES))
+        cells: list[Cell] = [None] * (2 + len(QUANTILES)) if gaps else []
         if gap:
             cells = [percent(gap.mean), gap.verdict, *map(percent, gap.at)]
         rows.append([one.name, points(one.reach), free, percent(one.area), *cells])
@@ -189,12 +189,15 @@ def _table(paths: Paths, found: Frontier) -> Table:
         f"Pass@{found.k} {points(level)}. A path is straight between validations; its envelope is "
         f"the best Pass@{found.k} at that Pass@1 or more. Without loss: the largest Pass@1 with "
         f"Pass@{found.k} not below the base's. Mean: of the envelope from Pass@1 {low} to {high}, "
-        f"which all methods reach. Minus {reference}: mean difference of the two envelopes from "
-        "the base's Pass@1 to the largest that both reach, and at quarters of that range. 95 % "
-        "intervals over questions and seeds; those of differences hold for all methods at once."
+        "which all methods reach. 95 % intervals over questions and seeds."
     )
-    quarters = [f"at {100 * q:.0f} %" for q in QUANTILES]
     columns = ["method", "largest Pass@1", "Pass@1 without loss", f"mean Pass@{found.k}"]
-    columns += [f"minus {reference}", "verdict", *quarters]
+    if gaps:
+        columns += [f"minus {reference}", "verdict", *(f"at {100 * q:.0f} %" for q in QUANTILES)]
+        note += (
+            f" Minus {reference}: mean difference of the two envelopes from the base's Pass@1 to "
+            "the largest that both reach, and at quarters of that range; these intervals hold for "
+            "all methods at once."
+        )
     title = f"Pass@{found.k} at equal Pass@1, per cent"
     return Table("frontier-table", title, note, columns, rows)

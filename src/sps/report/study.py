@@ -88,6 +88,8 @@ def spell(study: Study) -> Study:
         study.paired = [
             p | {end: names.get(p[end], p[end]) for end in ("a", "b")} for p in study.paired
         ]
+    if not study.comparison:
+        study.title = spelled(study.title)
     return study
 
 

@@ -111,7 +111,8 @@ def test_figure_has_the_paths_the_base_and_names_at_the_ends():
 
 def test_shade_is_the_envelope_and_not_the_path():
     # Pass@4 dips to 1/2 at Pass@1 3/8 and comes back to 1 at 1/2: nobody need stop in the dip.
-    figure, _ = frontier_blocks(study(a=[run((10, 3, 0), (20, 2, 2))]))
+    figure, table = frontier_blocks(study(a=[run((10, 3, 0), (20, 2, 2))]))
+    assert len(table.columns) == len(table.rows[0]) == 4  # nothing to subtract
     shade = figure.data[0]
     assert shade["fill"] == "toself"
     assert set(shade["y"][:-2]) == {1.0}
