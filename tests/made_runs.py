@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
+from sps.algo.diversity import diversity
 from sps.algo.passk import mean_interval, paired, pass_at_k
 from sps.run.track import Track
 from sps.store.evals import EvalStore
@@ -115,7 +116,7 @@ def write_evaluation(folder: Path, name: str, step: int, n: int, track: Track, s
     store.flush()
     summary = summary_of(correct, n) | {"greedy_logprob": -3.0 + step / 100}
     (folder / "evals" / f"{name}.json").write_text(json.dumps(summary))
-    shown = {k: v for k, v in summary.items() if k != "per_question"}
+    shown = {k: v for k, v in summary.items() if k not in ("per_question", "solutions")}
     track.log("eval", step, name=name, **shown)
 
 
@@ -123,6 +124,7 @@ def summary_of(correct: dict[str, int], n: int) -> dict:
     """What an evaluation writes."""
     counts = np.array(list(correct.values()))
     ks = [2**i for i in range(n.bit_length()) if 2**i <= n]
+    told = {q: [c for c in ((c + 1) // 2, c // 2) if c] for q, c in correct.items()}  # two each
     return {
         "n": n,
         "questions": len(correct),
@@ -132,6 +134,8 @@ def summary_of(correct: dict[str, int], n: int) -> dict:
         "mean_logprob": -0.5,
         "mean_length": 5.0,
         "per_question": correct,
+        **diversity([[*told.values()]]),
+        "solutions": told,
     }
 
 
@@ -219,32 +223,10 @@ DAMAGE = {
     "rollouts gone": lambda f: shutil.rmtree(f / "rollouts"),
     "scores damaged": lambda f: (f / "evals" / "test.json").write_text('{"n": 4'),
     "scores without questions": lambda f: (f / "evals" / "test.json").write_text('{"n": 4}'),
-    "samples damaged": lambda f: next(f.glob("evals/test/*.parquet")).write_bytes(b""),
+    "solutions wrong": lambda f: (f / "evals" / "test.json").write_text(
+        json.dumps(json.loads((f / "evals" / "test.json").read_text()) | {"solutions": {"t1": 7}})
+    ),
     "evaluation not finished": lambda f: (f / "evals" / "test.json").unlink(),
     "tokenizer damaged": lambda f: next(f.glob("checkpoints/*/tokenizer.json")).write_text("{"),
     "checkpoints gone": lambda f: shutil.rmtree(f / "checkpoints"),
 }
-
-
-def make_policy():
-    """A Llama of one layer with random weights, and a tokenizer of three words."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    from sps.policy.embedded import make_tokenizer
-    from sps.policy.load import Policy
-
-    tokenizer = make_tokenizer(["1", "2", "+"])
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        intermediate_size=16,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=None,
-    )
-    return Policy(LlamaForCausalLM(config).eval(), tokenizer, "test")

@@ -216,31 +216,23 @@ def evaluate(
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Run folders, or a comparison's folder.")],
     out: Annotated[Path | None, typer.Option(help="Default: report.html in the first one.")] = None,
-    png: Annotated[bool, typer.Option("--png", help="Also write every plot as PNG.")] = False,
     svg: Annotated[bool, typer.Option("--svg", help="Also write every plot as SVG.")] = False,
-    pdf: Annotated[bool, typer.Option("--pdf", help="Also write every plot as PDF.")] = False,
 ) -> None:
     """One self-contained HTML file of runs or comparisons."""
     from sps.commands.report import run_report
 
-    typer.echo(run_report(folders, out, png, svg, pdf))
+    typer.echo(run_report(folders, out, svg))
 
 
 @app.command()
 def diagnose(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     out: Annotated[Path | None, typer.Option(help="Default: diagnosis.json in the run.")] = None,
-    large: Annotated[
-        bool, typer.Option("--large", help="Load checkpoints of any size, not only small ones.")
-    ] = False,
-    embeddings: Annotated[
-        bool, typer.Option("--embeddings", help="Also similarity of answers by embedding.")
-    ] = False,
 ) -> None:
     """Every analysis of the paper on a run: squeeze, buckets, questions gained and lost, cost."""
     from sps.commands.report import run_diagnose
 
-    typer.echo(run_diagnose(run, out, large, embeddings))
+    typer.echo(run_diagnose(run, out))
 
 
 @app.command()

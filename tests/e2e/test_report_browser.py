@@ -8,7 +8,7 @@ from made_runs import make_comparison, make_run
 
 from sps.report.blocks import Section
 from sps.report.export import export_figures
-from sps.report.figures_results import frontier
+from sps.report.figures_results import pass_curves
 from sps.report.page import write_report
 from sps.report.study import load_study
 from sps.report.watch import address, make_server
@@ -35,7 +35,7 @@ def hostile(tmp_path_factory):
     """A small run of hostile text; every rollout is on the page."""
     folder = tmp_path_factory.mktemp("hostile")
     run = make_run(folder / "run", hostile=True)
-    return run, write_report([run], folder / "report.html", checkpoints=False)
+    return run, write_report([run], folder / "report.html")
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +43,14 @@ def long(tmp_path_factory):
     """700 steps and more than 10,000 rollouts."""
     folder = tmp_path_factory.mktemp("long")
     run = make_run(folder / "run", steps=700, prompts=2, n=8)
-    return write_report([run], folder / "report.html", checkpoints=False)
+    return write_report([run], folder / "report.html")
 
 
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory):
     folder = tmp_path_factory.mktemp("comparison")
     made = make_comparison(folder / "compare", hostile=True)
-    return write_report([made], folder / "report.html", checkpoints=False)
+    return write_report([made], folder / "report.html")
 
 
 class Opened:
@@ -107,15 +107,6 @@ def test_every_figure_is_drawn_and_nothing_complains(browser, request, which, sc
         assert complaints == []
 
 
-def test_frontier_shows_every_method(browser, comparison):
-    with Opened(browser, comparison) as (page, _):
-        _scroll_through(page)
-        said = page.inner_text("#figure-frontier")
-        for name in ("base", "grpo", "sps", "grpo@3"):
-            assert name in said
-        assert page.locator("#figure-frontier .errorbar").count() >= 4
-
-
 def test_hostile_text_is_shown_and_never_run(browser, hostile):
     with Opened(browser, hostile[1]) as (page, complaints):
         page.fill("#filters [name=text]", "<script>window.pwned")
@@ -131,15 +122,12 @@ def test_filters_select_what_the_store_holds(browser, hostile):
     run, path = hostile
     from sps.diagnose.read import read_run
 
-    columns = ["step", "group", "sample", "reward", "verdict", "mean_logprob", "kept", "problem_id"]
+    columns = ["step", "group", "sample", "verdict", "mean_logprob", "kept", "problem_id"]
     rows = read_run(run).rollouts(columns).to_pylist()
-    middle = sorted(r["mean_logprob"] for r in rows)[len(rows) // 2] + 1e-4
     cases = [
         ({"select": {"kind": "correct"}}, lambda r: r["verdict"] == "correct"),
-        ({"select": {"reward": "0 or less"}}, lambda r: r["reward"] <= 0),
         ({"select": {"kept": "kept"}}, lambda r: r["kept"]),
         ({"fill": {"first": "2", "last": "4"}}, lambda r: 2 <= r["step"] <= 4),
-        ({"fill": {"high": f"{middle:.6f}"}}, lambda r: r["mean_logprob"] <= middle),
         ({"fill": {"question": "q1"}}, lambda r: r["problem_id"].startswith("q1")),
     ]
     with Opened(browser, path) as (page, complaints):
@@ -186,7 +174,7 @@ def test_ten_thousand_trajectories_stay_responsive(browser, long):
             """async () => {
                 const out = [], form = document.getElementById("filters");
                 const list = document.getElementById("list");
-                const asked = { text: "13 =", order: "unlikely", reward: "1" };
+                const asked = { text: "13 =", order: "unlikely", kept: "1" };
                 for (const [name, value] of Object.entries(asked)) {
                     const began = performance.now();
                     form.elements[name].value = value;
@@ -211,6 +199,24 @@ def test_pages_turn(browser, long):
         assert page.inner_text("#list") != first
         page.click("#previous")
         assert page.inner_text("#list") == first
+
+
+def test_tool_bar_of_a_figure_shows_on_hover_and_covers_no_legend(browser, comparison):
+    group = "document.querySelector('#figure-passk .modebar-group')"
+    shown = f"(want) => getComputedStyle({group}).opacity === want"
+    with Opened(browser, comparison) as (page, _):
+        page.wait_for_selector("#figure-passk .legend")
+        page.mouse.move(5, 5)
+        page.wait_for_function(shown, arg="0")
+        page.hover("#figure-passk .canvas")
+        page.wait_for_function(shown, arg="1")
+        bar, legend = (
+            page.locator(f"#figure-passk .{part}").first.bounding_box()
+            for part in ("modebar", "legend")
+        )
+        assert bar["y"] + bar["height"] <= legend["y"] + 1
+        box = page.locator("#figure-passk .modebar-group").first
+        assert box.evaluate("b => getComputedStyle(b).backgroundColor") == "rgba(0, 0, 0, 0)"
 
 
 def test_tables_copy_as_csv_and_latex(browser, comparison):
@@ -238,8 +244,8 @@ def test_phone_has_no_sideways_scroll(browser, comparison):
 
 def test_theme_button_draws_the_figures_anew(browser, comparison):
     with Opened(browser, comparison, color_scheme="light") as (page, _):
-        ink = "document.querySelector('#figure-frontier .xtitle').style.fill"
-        page.wait_for_selector("#figure-frontier .xtitle")
+        ink = "document.querySelector('#figure-passk .xtitle').style.fill"
+        page.wait_for_selector("#figure-passk .xtitle")
         light = page.evaluate(ink)
         page.click("#theme")
         page.wait_for_function(f"{ink} !== '{light}'")
@@ -284,9 +290,9 @@ def test_live_page_comes_again_when_the_run_goes_on(browser, tmp_path):
 def test_plots_as_files(tmp_path):
     pytest.importorskip("kaleido", reason="the extra [plots] is not installed")
     study = load_study([make_comparison(tmp_path / "compare")])
-    parts = Section("results", "", "", [frontier(study)])
-    paths = export_figures([parts], tmp_path / "plots", ["png", "svg", "pdf"])
-    assert [p.name for p in paths] == ["frontier.png", "frontier.svg", "frontier.pdf"]
-    for path, magic in zip(paths, (b"\x89PNG", b"<svg", b"%PDF"), strict=True):
-        assert path.read_bytes().startswith(magic)
-    assert "grpo@3" in paths[1].read_text()
+    parts = Section("results", "", "", [pass_curves(study)])
+    paths = export_figures([parts], tmp_path / "plots")
+    assert [p.name for p in paths] == ["passk.svg"]
+    drawn = paths[0].read_text()
+    assert drawn.startswith("<svg")
+    assert "GRPO@3" in drawn

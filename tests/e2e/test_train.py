@@ -894,6 +894,9 @@ def test_honest_selection_takes_the_best_on_validation(tmp_path):
     assert same_weights(chosen, dict(this.policy.model.named_parameters()))
     written = json.loads((tmp_path / "run" / "evals" / "test.json").read_text())
     assert sum(written["per_question"].values()) == scores.correct_Q.sum()
+    (record,) = [r for r in told(tmp_path / "run") if r.get("name") == "test"]
+    assert record["distinct"] == written["distinct"]
+    assert not {"per_question", "solutions"} & set(record)  # a line a question would be too long
 
 
 def test_the_best_of_the_saved_checkpoints_is_spared_and_selected(tmp_path, monkeypatch):

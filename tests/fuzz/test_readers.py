@@ -285,7 +285,7 @@ def test_any_lines_are_records_or_left_out(place, lines):
 @given(tree=trees, data=st.data())
 def test_any_scores_are_read_or_an_error(place, tree, data):
     whole = {"n": 2, "per_question": {"a": 1}, "kinds": {}, "details": {}, "mean_logprob": -1.0,
-             "mean_length": 2.0, "greedy_logprob": None}  # fmt: skip
+             "mean_length": 2.0, "greedy_logprob": None, "solutions": {"a": [1]}}  # fmt: skip
     whole[data.draw(st.sampled_from(sorted(whole)))] = tree
     content = json.dumps(data.draw(st.sampled_from([whole, tree]))).encode()
     (place / "test.json").write_bytes(data.draw(damaged(content) | st.just(content)))
@@ -321,4 +321,4 @@ def test_a_run_in_which_anything_was_changed_is_diagnosed(place, run_folder, dat
     else:
         path.write_bytes(data.draw(damaged(whole)))
     with in_time():
-        json.dumps(diagnose(folder, checkpoints=False))
+        json.dumps(diagnose(folder))

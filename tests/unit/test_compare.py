@@ -115,6 +115,30 @@ def test_names_are_shown_as_people_write_them(capsys):
     assert spelled("qwen_grpo @10") == "qwen_GRPO @10"
 
 
+def test_methods_have_their_diversity_over_seeds_where_each_tells_solutions_apart(capsys):
+    def told(right, solutions):
+        return summary(right) | {"solutions": dict(zip(right, solutions, strict=True))}
+
+    right = {"q1": 2, "q2": 1}
+    recipes = {name: parse_recipe({"name": name}, "") for name in "ab"}
+    jobs = plan(recipes, 2, Path("out"), {}, 1)
+    seeds = [told(right, ([1, 1], [1])), told(right, ([2], [1]))]
+    found = {}
+    for job in jobs:
+        seed = job.recipe.seed if job.train else 0
+        own = {"a": seeds[seed], "b": seeds[0] if seed else summary(right), "base": seeds[0]}
+        found[str(job.folder)] = {job.method: own[job.method]}
+    methods = summarise(jobs, found)["methods"]
+    assert methods["a"]["distinct"][0] == pytest.approx((2 + 1 + 1 + 1) / 4)
+    assert methods["a"]["pcmd"][0] == pytest.approx((1 + 0) / 2)
+    assert methods["base"]["distinct"][0] == pytest.approx(1.5)
+    assert "distinct" not in methods["b"]  # one seed is of before they were told apart
+    show_results(summarise(jobs, found))
+    shown = capsys.readouterr().out
+    assert "distinct solutions a question" in shown
+    assert "1.25 [" in shown
+
+
 def test_methods_are_paired_on_the_same_questions_alone():
     a, b = {"q1": 1, "q2": 2}, {"q1": 2, "q2": 4}
     rows = {(r["a"], r["b"], r["k"]): r["delta"][0] for r in results(a, b)["paired"]}

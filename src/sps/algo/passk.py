@@ -21,6 +21,7 @@ Parts = list[tuple[np.ndarray, int]]  # variances of a mean, with their degrees 
 # falls below 93 %.
 _UNSEEN = 0.75
 _TINY = 1e-15
+BUCKETS = ("0", "0-25", "25-50", "50-75", "75-100", "100")  # per cent of a question's samples
 
 
 def pass_at_k(correct_Q: np.ndarray, n_Q: np.ndarray | int, k: int) -> np.ndarray:
@@ -44,6 +45,13 @@ def mean_interval(value_SQ: np.ndarray, level: float = 0.95) -> Interval:
     value_SQ = np.atleast_2d(value_SQ)
     low, high = bounds(value_SQ.mean(-2), seed_parts(value_SQ), (1 - level) / 2)
     return float(value_SQ.mean()), float(low), float(high)
+
+
+def accuracy_buckets(correct_Q: np.ndarray, n: int) -> list[int]:
+    """Questions by the share of their samples that are correct; none and all stand alone."""
+    inner_Q = np.clip(-(-4 * correct_Q // n), 1, 4)  # exact: 25 % is in 0-25, 26 % in 25-50
+    place_Q = np.where(correct_Q == 0, 0, np.where(correct_Q == n, 5, inner_Q))
+    return np.bincount(place_Q, minlength=len(BUCKETS)).tolist()
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import numpy as np
 from rich.live import Live
 from rich.table import Table
 
+from sps.algo.diversity import diversity
 from sps.algo.passk import mean_interval, paired_rows
 from sps.commands.doctor import refuse_too_large
 from sps.commands.frontier import frontier_lines, frontier_record
@@ -124,7 +125,14 @@ def _method(scores: list[Scores], summaries: list[dict[str, Any]]) -> dict[str, 
         "greedy_logprob": float(np.mean(greedy)) if greedy else None,
         "token_logprob": float(np.mean([s.mean_logprob for s in scores])),
         "details": details,
+        **_diversity(scores),
     }
+
+
+def _diversity(scores: list[Scores]) -> dict[str, Any]:
+    """Distinct right solutions and PCMD over seeds; nothing where they are not told apart."""
+    found = [s.solutions_Q for s in scores if s.solutions_Q is not None]
+    return diversity(found) if len(found) == len(scores) else {}
 
 
 def show_results(results: dict[str, Any]) -> None:
@@ -148,6 +156,7 @@ def show_results(results: dict[str, Any]) -> None:
     longest = max(14, *(len(spelled(name)) for name in methods))
     console.width = max(console.width, 66 + longest)  # a name is worth more than a short line
     console.print(table)
+    _show_diversity(methods)
     over = "over questions and seeds" if seeds > 1 else "over questions, of these runs alone"
     console.print(
         f"\nmeans of {seeds} seed{'s' * (seeds > 1)}; intervals (of Pass@{ks[-1]}) are {over}\n"
@@ -166,6 +175,24 @@ def show_results(results: dict[str, Any]) -> None:
                 highlight=False,
                 soft_wrap=True,
             )
+
+
+def _show_diversity(methods: dict[str, Any]) -> None:
+    told = {name: row for name, row in methods.items() if "distinct" in row}
+    if not told:
+        return
+    table = Table(box=None, pad_edge=False)
+    table.add_column("right answers")
+    for title in ("distinct solutions a question", "PCMD, per cent"):
+        table.add_column(title, justify="right")
+    for name, row in told.items():
+        mean, low, high = row["distinct"]
+        pairs = ""
+        if row["pcmd"]:
+            chance, least, most = (100 * value for value in row["pcmd"])
+            pairs = f"{chance:.1f} [{least:.1f}, {most:.1f}]"
+        table.add_row(name, f"{mean:.2f} [{low:.2f}, {high:.2f}]", pairs)
+    console.print("", table, sep="\n")
 
 
 def take_folder(out: Path, doing: str) -> None:

@@ -16,9 +16,9 @@ from sps.commands.terminal import say
 from sps.errors import UserError
 from sps.evaluate.claim import claim, held, keep
 from sps.evaluate.compare import compare, compare_markdown
-from sps.evaluate.evaluate import EvalJob, PolicyTexts, collect, missing, regrade
+from sps.evaluate.evaluate import EvalJob, PolicyTexts, collect, count_solutions, missing, regrade
 from sps.evaluate.progress import make_progress
-from sps.evaluate.scores import count_scores
+from sps.evaluate.scores import Scores, count_scores
 from sps.evaluate.tables import markdown, write_results
 from sps.policy.resolve import resolve_model
 from sps.ranks import Ranks, join_ranks
@@ -232,16 +232,18 @@ def _write(run: _Eval, claimed: dict[str, Any]) -> dict[str, Any]:
     cuts = {part.name: cut for part in run.parts}  # of their verdicts, now that all are made
     keep(run.folder, {**claimed, "cut": {**claimed["cut"], **cuts}})
     rows = {part.name: part.stored(run.folder, n) for part in run.parts}
-    scores = {
-        part.name: count_scores([p.id for p in part.problems], n, rows[part.name], None)
-        for part in run.parts
-    }
+    scores = {part.name: _count(part, n, rows[part.name]) for part in run.parts}
     about = {key: claimed[key] for key in asdict(run.settings)} | {"cut": cut}
     found = write_results(run.folder, about, scores, rows)
     say(markdown(run.settings.model, scores))
     files = "results.json, table.md, table.tex, questions.md, */samples.parquet"
     say(f"written to {run.folder}: {files}")
     return found
+
+
+def _count(part: Part, n: int, rows: list[dict[str, Any]]) -> Scores:
+    told = count_solutions(part.task, part.problems, rows)
+    return count_scores([p.id for p in part.problems], n, rows, None, told)
 
 
 def make_part(name: str, settings: EvalSettings, machinery: Machinery) -> Part:

@@ -14,14 +14,12 @@ from sps.run.folder import CHECKPOINTS, EVALS, RECIPE, RECORD, RESULTS, ROLLOUTS
 _OF_A_RUN = (RECIPE, RECORD, EVALS, ROLLOUTS, CHECKPOINTS)
 
 
-def run_diagnose(
-    run: Path, out: Path | None = None, large: bool = False, embeddings: bool = False
-) -> str:
+def run_diagnose(run: Path, out: Path | None = None) -> str:
     """Every analysis of a run: the numbers as JSON in `out`, the gist as text to print."""
     from sps.diagnose.run import diagnose
 
     _check_folder(Path(run), comparisons=False)
-    found = diagnose(run, large=large, embeddings=embeddings)
+    found = diagnose(run)
     path = Path(out) if out else Path(run) / "diagnosis.json"
     try:
         path.write_text(json.dumps(clean(found), indent=1), encoding="utf-8")
@@ -30,13 +28,7 @@ def run_diagnose(
     return "\n".join([*_gist(found), f"All numbers: {path}"])
 
 
-def run_report(
-    folders: Sequence[Path],
-    out: Path | None = None,
-    png: bool = False,
-    svg: bool = False,
-    pdf: bool = False,
-) -> str:
+def run_report(folders: Sequence[Path], out: Path | None = None, svg: bool = False) -> str:
     """Write the report, and the plots as files beside it when asked; returns what was written."""
     from sps.report.content import diagnose_study, sections
     from sps.report.export import export_figures
@@ -48,14 +40,12 @@ def run_report(
     for folder in folders:
         _check_folder(Path(folder), comparisons=True)
     path = Path(out) if out else Path(folders[0]) / "report.html"
-    formats = [name for name, asked in (("png", png), ("svg", svg), ("pdf", pdf)) if asked]
     said = [str(write_report([Path(f) for f in folders], path))]
-    if formats:
+    if svg:
         study = load_study([Path(f) for f in folders])
-        plots = export_figures(
-            sections(study, diagnose_study(study)), path.with_name(f"{path.stem}-plots"), formats
-        )
-        said.append(f"{len(plots)} plots in {path.with_name(f'{path.stem}-plots')}")
+        folder = path.with_name(f"{path.stem}-plots")
+        plots = export_figures(sections(study, diagnose_study(study)), folder)
+        said.append(f"{len(plots)} plots in {folder}")
     return "\n".join(said)
 
 
@@ -109,25 +99,19 @@ def _gist(found: dict[str, Any]) -> list[str]:
         lines.append(
             f"  {e['name']}: {', '.join(cells)} of {e['questions']} questions, n = {e['n']}"
         )
+        if "distinct" in e:
+            pairs = f", PCMD {100 * e['pcmd'][0]:.1f} %" if e["pcmd"] else ""
+            lines.append(f"    {e['distinct'][0]:.2f} distinct right solutions a question{pairs}")
     for q in found["questions"] or []:
-        if "gained" in q:
-            gained, lost = len(q["gained"]), len(q["lost"])
-            lines.append(f"  {q['before']} to {q['after']}: {gained} questions gained, {lost} lost")
-    for d in found["diversity"] or []:
-        cosine = f", cosine {100 * d['cosine']:.1f} %" if d.get("cosine") is not None else ""
-        if d["edit"] is not None:
-            similar = f"Jaccard {100 * d['jaccard']:.1f} %, edit {100 * d['edit']:.1f} %{cosine}"
-            lines.append(f"  {d['name']}: similarity of answers: {similar}")
+        gained, lost = len(q["gained"]), len(q["lost"])
+        lines.append(f"  {q['before']} to {q['after']}: {gained} questions gained, {lost} lost")
     for g in found["greedy"] or []:
         lines.append(f"  {g['name']}: log p of greedy answers {g['greedy_logprob']:.2f}")
     for of in ("rl", "irl"):
         moves = [p["to_greedy"] for p in found["phases"] or [] if p["of"] == of]
         if moves:
-            mean = f"{100 * sum(moves) / len(moves):+.2f} points of mass to the greedy token"
+            mean = f"{100 * sum(moves) / len(moves):+.2f} points of probability to the greedy token"
             lines.append(f"  {of.upper()} phases: {mean} a phase, mean of {len(moves)}")
-    for c in (c for c in found["checkpoints"] or [] if "moved" in c):
-        moved = f"{100 * c['moved']:+.2f} points of mass to the greedy token"
-        lines.append(f"  to step {c['step']}: {moved}, top-1 mass {c['top1']:.3f}")
     cost = found["cost"]
     for row in cost["stages"] if cost else []:
         lines.append(f"  {row['stage']}: {row['seconds']:.1f} s ({100 * row['share']:.0f} %)")

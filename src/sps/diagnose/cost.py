@@ -8,7 +8,6 @@ from typing import Any
 
 # How a `seconds/*` field of a record is called in the table: stage by (kind of record, field).
 STAGES = {
-    ("rl", "draw"): "generate and verify",  # of runs before the two were timed apart
     ("rl", "generate"): "generate",
     ("rl", "verify"): "verify",
     ("rl", "update"): "RL update",
@@ -46,7 +45,7 @@ def cost_by_stage(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for stage, seconds in sorted(total.items(), key=lambda item: stage_place(item[0]))
     ]
     irl = total.get("IRL update", 0.0) + total.get("select (L2TE)", 0.0)
-    rl = sum(total.get(s, 0.0) for s in ("generate and verify", "generate", "verify", "RL update"))
+    rl = sum(total.get(s, 0.0) for s in ("generate", "verify", "RL update"))
     return {
         "stages": stages,
         "steps": steps,
@@ -74,5 +73,5 @@ def _wall(records: Sequence[dict[str, Any]]) -> float:
 
 def _speed(records: Sequence[dict[str, Any]]) -> float | None:
     drawn = [r for r in records if r["kind"] == "rl" and "tokens" in r]
-    seconds = sum(r.get("seconds/generate", r.get("seconds/draw", 0.0)) for r in drawn)
+    seconds = sum(r.get("seconds/generate", 0.0) for r in drawn)
     return sum(r["tokens"] for r in drawn) / seconds if seconds else None

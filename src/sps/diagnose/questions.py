@@ -1,6 +1,6 @@
-"""What became of each question: accuracy buckets, questions gained and lost, Pass@k over training.
+"""What became of each question: accuracy buckets, questions gained and lost, Pass@k over seeds.
 
-Axes: Q questions. `correct` maps a question to its correct samples out of n.
+`correct` maps a question to its correct samples out of n.
 """
 
 from __future__ import annotations
@@ -10,17 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from sps.algo.passk import mean_interval, pass_at_k
+from sps.algo.diversity import diversity
+from sps.algo.passk import Counts, accuracy_buckets, mean_interval, pass_at_k, pass_rates
+from sps.diagnose.read import Evaluation
 
-BUCKETS = ("0", *(f"{i / 10:.1f}-{(i + 1) / 10:.1f}" for i in range(10)))
 
-
-def accuracy_buckets(correct: Mapping[str, int], n: int) -> list[int]:
-    """Questions by share of correct samples: none, then (0, 0.1], (0.1, 0.2] ... (0.9, 1]."""
-    counts = [0] * len(BUCKETS)
-    for value in correct.values():
-        counts[-(-10 * value // n)] += 1  # exact: ceil of 10 * share, without floating point
-    return counts
+def buckets(correct: Mapping[str, int], n: int) -> list[int]:
+    """Questions by their share of correct samples."""
+    return accuracy_buckets(np.array([*correct.values()], dtype=int), n)
 
 
 def gained_and_lost(
@@ -51,35 +48,18 @@ def gained_and_lost(
     }
 
 
-def pass_curve(correct: Mapping[str, int], n: int) -> dict[str, list[float]]:
-    """Pass@k with its interval for k = 1, 2, 4 ... n."""
-    counts_Q = np.array(list(correct.values()), dtype=int)
-    ks = sorted({2**i for i in range(n.bit_length()) if 2**i <= n} | {n})
-    return {str(k): list(mean_interval(pass_at_k(counts_Q, n, k))) for k in ks}
+def pass_curve(counts: Sequence[Counts], ks: Sequence[int] = ()) -> dict[int, list[float]]:
+    """Pass@k with its interval for k = 1, 2, 4 ... n, or the given ks, over seeds and the questions
+    that all of them answered."""
+    shared = [q for q in counts[0][0] if all(q in correct for correct, _ in counts)]
+    top = min(n for _, n in counts)
+    ks = ks or sorted({2**i for i in range(top.bit_length()) if 2**i <= top} | {top})
+    return {k: list(mean_interval(pass_rates(counts, shared, k))) for k in ks if shared}
 
 
-def upper_bound(evaluations: Sequence[tuple[Mapping[str, int], int]]) -> dict[str, Any]:
-    """Union over checkpoints of the questions each solved at least once, as the checkpoints add up.
-
-    The union draws more samples than any one checkpoint, so it is compared with the union's own
-    budget in mind: `samples` is how many were drawn a question.
-    """
-    solved: set[str] = set()
-    questions: set[str] = set()
-    growth, each, samples = [], [], 0
-    for correct, n in evaluations:
-        own = {q for q, c in correct.items() if c}
-        questions |= set(correct)
-        solved |= own
-        samples += n
-        each.append(len(own))
-        growth.append(len(solved))
-    return {
-        "questions": len(questions),
-        "each": each,
-        "union": growth,
-        "samples": samples,
-        "rate": list(mean_interval(np.array([float(q in solved) for q in sorted(questions)])))
-        if questions
-        else None,
-    }
+def seeds_diversity(seeds: Sequence[Evaluation]) -> dict[str, Any]:
+    """Distinct right solutions and PCMD of evaluations on the same questions, one a seed; nothing
+    where not all tell solutions apart."""
+    told = [e.solutions_Q for e in seeds if e.solutions_Q is not None]
+    alike = len({(*e.correct, e.n) for e in seeds}) == 1
+    return diversity(told) if alike and len(told) == len(seeds) else {}

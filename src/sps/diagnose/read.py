@@ -11,11 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sps.algo.diversity import Solutions, read_solutions
 from sps.run.folder import CHECKPOINTS, EVALS, RECIPE, RECORD, ROLLOUTS, find_checkpoints
 from sps.run.reading import parse_yaml, read_json, read_text
 from sps.run.track import read_records
-from sps.store.evals import SCHEMA as SAMPLES
-from sps.store.evals import parts
 from sps.store.rollouts import SCHEMA, listing, strays
 
 _BATCH = 4096
@@ -34,6 +33,7 @@ class Evaluation:
     n: int
     correct: dict[str, int]  # correct samples of each question
     summary: dict[str, Any]  # as written
+    solutions_Q: tuple[Solutions, ...] | None = None  # None: the task tells none apart
 
 
 @dataclass
@@ -84,17 +84,6 @@ class RunFolder:
         """The files that together hold each rollout once."""
         folder = self.folder / ROLLOUTS
         return [file.path for file in listing(folder)] if folder.is_dir() else []
-
-    def samples(self, evaluation: str, columns: list[str]) -> pa.Table:
-        """Stored samples of an evaluation."""
-        tables = []
-        for path in parts(self.folder / EVALS / evaluation):
-            try:
-                table = pq.read_table(path, columns=columns, page_checksum_verification=True)
-                tables.append(table.cast(pa.schema([SAMPLES.field(c) for c in columns])))
-            except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-                self.note(f"evals/{evaluation}/{path.name} cannot be read ({_short(error)})")
-        return pa.concat_tables(tables) if tables else pa.table({c: [] for c in columns})
 
     def checkpoints(self) -> list[tuple[int, Path]]:
         """Step and folder of each checkpoint."""
@@ -188,6 +177,7 @@ def _evaluations(run: RunFolder) -> list[Evaluation]:
             if not 1 <= n <= _MOST or not all(0 <= c <= n for c in correct.values()):
                 raise ValueError("counts are out of range")
             kinds = {str(kind): int(count) for kind, count in summary.get("kinds", {}).items()}
+            told = read_solutions(summary.get("solutions"), correct)
             means = [summary.get(name) for name in _MEANS]
             if not all(map(_is_number, means)):
                 raise ValueError("a mean is no number")
@@ -203,6 +193,7 @@ def _evaluations(run: RunFolder) -> list[Evaluation]:
                 n,
                 correct,
                 summary | {"kinds": kinds},
+                told,
             )
         )
     whole = {e.name for e in found}
@@ -238,7 +229,7 @@ def _say_what_is_not_there(run: RunFolder) -> None:
     if not run.rollout_files():
         run.note("rollouts/ is empty or not there: no likelihoods, no trajectories")
     if not run.checkpoints():
-        run.note("checkpoints/ is empty or not there: no top-1 mass, token ids instead of text")
+        run.note("checkpoints/ is empty or not there: trajectories are shown as token ids")
 
 
 def _short(error: BaseException) -> str:

@@ -1,22 +1,18 @@
 """How concentrated a policy became, from what the run recorded anyway.
 
-Axes: S bins of steps, N tokens.
+Axes: N rollouts.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from sps.diagnose.read import RunFolder
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _BINS = 120
-_TOKENS = 4_000_000  # read of the store at most, for the collision probability
 
 
 def greedy_logprobs(run: RunFolder) -> list[dict[str, Any]]:
@@ -36,10 +32,8 @@ def greedy_logprobs(run: RunFolder) -> list[dict[str, Any]]:
 
 
 def phase_moves(run: RunFolder) -> list[dict[str, Any]]:
-    """What each RL and each IRL phase gave to the token that was greedy before it.
-
-    As the meter measured it on held-out tokens; runs of before it did so have no rows.
-    """
+    """The probability each RL and each IRL phase moved to the token that was greedy before it, as
+    the meter measured it on held-out tokens."""
     return [
         {"step": r["step"], "of": r.get("of"), "to_greedy": float(r["to_greedy"])}
         for r in run.of_kind("meter")
@@ -70,49 +64,6 @@ def likelihood_quantiles(run: RunFolder) -> dict[str, Any] | None:
         chosen = value_N[inside & kept_N]
         out["kept"].append(float(np.median(chosen)) if len(chosen) else None)
     return out
-
-
-def collision(run: RunFolder) -> dict[str, Any] | None:
-    """Mean probability of sampled tokens by step: without bias, the chance that two draws agree.
-
-    E[p(token)] under p is sum p^2, so this needs no second look at the model. It is of the sampling
-    distribution, temperature included.
-    """
-    rows = sum(_rows(path) for path in run.rollout_files())
-    if not rows:
-        return None
-    total: dict[int, list[float]] = {}
-    stride = 1
-    for batch in run.rollout_batches(["step", "logprobs"]):
-        lists = batch["logprobs"]
-        values, offsets = lists.values.to_numpy(), lists.offsets.to_numpy()
-        length = (offsets[-1] - offsets[0]) / max(len(lists), 1)
-        stride = max(stride, int(length * rows / _TOKENS) + 1)
-        step_N = batch["step"].to_numpy()
-        for i in range(0, len(lists), stride):
-            tokens = values[offsets[i] : offsets[i + 1]]
-            at = total.setdefault(int(step_N[i]), [0.0, 0.0])
-            at[0] += float(np.exp(tokens).sum())
-            at[1] += len(tokens)
-    if not total:
-        return None
-    steps = sorted(total)
-    edges = _edges(steps[0], steps[-1])
-    bin_S = np.searchsorted(edges, steps, side="right") - 1
-    out: dict[str, Any] = {"step": [], "collision": []}
-    for b in np.unique(bin_S):
-        inside = [s for s, x in zip(steps, bin_S, strict=True) if x == b]
-        out["step"].append(float(np.mean(inside)))
-        tokens = sum(total[s][1] for s in inside)
-        out["collision"].append(sum(total[s][0] for s in inside) / max(tokens, 1))
-    return out
-
-
-def _rows(path: Path) -> int:
-    try:
-        return pq.read_metadata(path).num_rows
-    except (OSError, pa.ArrowException):
-        return 0
 
 
 def _edges(first: int, last: int) -> np.ndarray:

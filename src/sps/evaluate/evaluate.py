@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from sps.algo.diversity import Solutions, solutions
 from sps.errors import RunFailed
 from sps.evaluate.scores import Scores, count_scores
 from sps.ranks import Ranks
@@ -72,7 +73,8 @@ def evaluate(policy: Policy, engine: RolloutEngine, job: EvalJob) -> Scores:
     rows = collect(PolicyTexts(policy, engine), job)
     prompts = [policy.encode(job.task.prompt(p)) for p in job.problems]
     greedy = _greedy_logprob(engine, prompts, job.sampling, job.store.ranks)
-    return count_scores([p.id for p in job.problems], job.sampling.n, rows, greedy)
+    ids, told = [p.id for p in job.problems], count_solutions(job.task, job.problems, rows)
+    return count_scores(ids, job.sampling.n, rows, greedy, told)
 
 
 def collect(texts: TextEngine, job: EvalJob) -> list[dict[str, Any]]:
@@ -143,6 +145,25 @@ def regrade(job: EvalJob) -> tuple[list[dict[str, Any]], int]:
         job.watch(tally)
     job.store.replace(rows)
     return rows, changed
+
+
+def count_solutions(
+    task: Task, problems: Sequence[Problem], rows: Sequence[dict[str, Any]]
+) -> list[Solutions] | None:
+    """The right samples of each problem by distinct solution; None where the task tells none apart.
+
+    A right answer that its task cannot read is a solution like any other.
+    """
+    modes: dict[str, list[str | None]] = {p.id: [] for p in problems}
+    known = {p.id: p for p in problems}
+    for row in rows:
+        if row["verdict"] == "correct":
+            name = row["problem_id"]
+            modes[name].append(task.mode(known[name], row["text"]))
+    found = [mode for own in modes.values() for mode in own]
+    if found and all(mode is None for mode in found):
+        return None
+    return [solutions(own) for own in modes.values()]
 
 
 def _so_far(rows: list[dict[str, Any]], to_come: int) -> Tally:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sps.algo.diversity import Solutions, diversity, read_solutions
 from sps.algo.passk import Counts, Interval, mean_interval, pass_at_k
 from sps.errors import UserError
 from sps.run.reading import read_json
@@ -29,6 +30,7 @@ class Scores:
     mean_logprob: float  # per sampled token
     mean_length: float
     greedy_logprob: float | None = None  # mean log-probability of greedy trajectories
+    solutions_Q: tuple[Solutions, ...] | None = None  # None: the task tells no solutions apart
 
     @property
     def counts(self) -> Counts:
@@ -47,8 +49,15 @@ class Scores:
         """Mean over questions with its interval."""
         return mean_interval(self.per_question(k))
 
+    def diversity(self) -> dict[str, Any]:
+        """Distinct right solutions a question and PCMD; nothing where they are not told apart."""
+        return {} if self.solutions_Q is None else diversity([self.solutions_Q])
+
     def summary(self) -> dict[str, Any]:
         """Plain numbers for a record or a JSON file."""
+        told: dict[str, Any] = self.diversity()
+        if self.solutions_Q is not None:
+            told["solutions"] = dict(zip(self.ids, map(list, self.solutions_Q), strict=True))
         return {
             "n": self.n,
             "questions": len(self.ids),
@@ -60,6 +69,7 @@ class Scores:
             "mean_length": self.mean_length,
             "greedy_logprob": self.greedy_logprob,
             "per_question": self.counts[0],
+            **told,
         }
 
 
@@ -84,6 +94,7 @@ def read_scores(summary: Any) -> Scores:
             float(summary["mean_logprob"]),
             float(summary["mean_length"]),
             None if greedy is None else float(greedy),
+            read_solutions(summary.get("solutions"), per_question),
         )
     except (KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"they are no scores: {type(error).__name__} {error}") from None
@@ -105,7 +116,11 @@ def load_scores(path: Path) -> Scores:
 
 
 def count_scores(
-    ids: list[str], n: int, rows: list[dict[str, Any]], greedy: float | None
+    ids: list[str],
+    n: int,
+    rows: list[dict[str, Any]],
+    greedy: float | None,
+    solutions_Q: Sequence[Solutions] | None = None,
 ) -> Scores:
     """Scores from judged samples, one dict a sample."""
     place = {name: i for i, name in enumerate(ids)}
@@ -125,6 +140,7 @@ def count_scores(
         sum(row["sum_logprob"] for row in likely) / max(tokens, 1),
         sum(lengths) / max(len(lengths), 1),
         greedy,
+        None if solutions_Q is None else tuple(solutions_Q),
     )
 
 

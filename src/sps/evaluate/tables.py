@@ -8,22 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from sps.algo.passk import Interval
+from sps.algo.passk import BUCKETS, Interval, accuracy_buckets
 from sps.evaluate.scores import Scores
 from sps.run.folder import RESULTS
 from sps.types import KINDS
-
-BUCKETS = ("0", "0-25", "25-50", "50-75", "75-100", "100")  # per cent of a question's samples
-
-
-def buckets(scores: Scores) -> dict[str, int]:
-    """Questions by the share of their samples that are correct; none and all stand alone."""
-    share_Q = scores.correct_Q / scores.n
-    inner = np.clip(np.ceil(share_Q * 4).astype(int), 1, 4)  # 25 % is in 0-25, 26 % in 25-50
-    place_Q = np.where(share_Q == 0, 0, np.where(share_Q == 1, 5, inner))
-    return {name: int((place_Q == i).sum()) for i, name in enumerate(BUCKETS)}
 
 
 def shown_ks(n: int) -> list[int]:
@@ -39,7 +27,7 @@ def results(about: Mapping[str, Any], scores: Mapping[str, Scores]) -> dict[str,
         every = {str(k): list(score.pass_at_k(k)) for k in range(1, score.n + 1)}
         # In four places: the last bits depend on which samples shared a batch.
         summary["mean_logprob"] = round(summary["mean_logprob"], 4)
-        benchmarks[name] = {**summary, "pass_at_k": every, "buckets": buckets(score)}
+        benchmarks[name] = {**summary, "pass_at_k": every, "buckets": _buckets(score)}
     return {**about, "benchmarks": benchmarks}
 
 
@@ -52,8 +40,8 @@ def markdown(title: str, scores: Mapping[str, Scores]) -> str:
     for name, score in scores.items():
         cells = [_cell(score.pass_at_k(k)) for k in (1, *ks)]
         lines.append(f"| {name} | {len(score.ids)} | {' | '.join(cells)} | {_lost(score)} |")
-    parts = [f"# {title}", "", *lines, "", _bucket_table(scores), "", _kind_table(scores)]
-    return "\n".join(parts) + "\n"
+    tables = (_solution_table(scores), _bucket_table(scores), _kind_table(scores))
+    return "\n\n".join([f"# {title}", "\n".join(lines), *filter(None, tables)]) + "\n"
 
 
 def latex(scores: Mapping[str, Scores]) -> str:
@@ -126,13 +114,34 @@ def _lost(score: Scores) -> str:
     return ", ".join(f"{k} {100 * v / total:.1f} %" for k, v in sorted(lost.items())) or "none"
 
 
+def _buckets(score: Scores) -> dict[str, int]:
+    return dict(zip(BUCKETS, accuracy_buckets(score.correct_Q, score.n), strict=True))
+
+
 def _bucket_table(scores: Mapping[str, Scores]) -> str:
     lines = [
         f"| questions solved in % of samples | {' | '.join(BUCKETS)} |",
         f"| --- {'| ---: ' * len(BUCKETS)}|",
     ]
     for name, score in scores.items():
-        lines.append(f"| {name} | {' | '.join(str(v) for v in buckets(score).values())} |")
+        lines.append(f"| {name} | {' | '.join(str(v) for v in _buckets(score).values())} |")
+    return "\n".join(lines)
+
+
+def _solution_table(scores: Mapping[str, Scores]) -> str:
+    """Of the benchmarks that tell solutions apart; nothing without one."""
+    told = {name: found for name, score in scores.items() if (found := score.diversity())}
+    if not told:
+        return ""
+    lines = [
+        "| solutions | distinct right a question | PCMD, % | questions with two right |",
+        "| --- | ---: | ---: | ---: |",
+    ]
+    for name, found in told.items():
+        mean, low, high = found["distinct"]
+        pairs = _cell(found["pcmd"]) if found["pcmd"] else "-"
+        distinct = f"{mean:.2f} [{low:.2f}, {high:.2f}]"
+        lines.append(f"| {name} | {distinct} | {pairs} | {found['pcmd_questions']} |")
     return "\n".join(lines)
 
 

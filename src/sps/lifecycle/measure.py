@@ -44,7 +44,7 @@ def measure(
     summary = scores.summary()
     if ranks.main:
         write_whole(scores_path(run.folder, name), json.dumps(summary))
-    shown = {k: v for k, v in summary.items() if k != "per_question"}
+    shown = {k: v for k, v in summary.items() if k not in ("per_question", "solutions")}
     shown["seconds/evaluate"] = time.perf_counter() - began
     run.track.log("eval", step, name=name, **shown)
     return scores

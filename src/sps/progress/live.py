@@ -174,7 +174,7 @@ class State:
 
     def _remember(self, record: dict[str, Any]) -> None:
         values = {field: record.get(field) for _, field in _SHOWN}
-        seconds = record.get("seconds/generate") or record.get("seconds/draw")
+        seconds = record.get("seconds/generate")
         if seconds and record.get("tokens"):
             values["tokens/s"] = record["tokens"] / seconds
         for field, value in values.items():

@@ -57,6 +57,9 @@ def numbers(record: dict[str, Any]) -> Numbers:
         place = f"eval/{str(record.get('name', '')).rstrip('0123456789').rstrip('-') or 'eval'}"
         for k, triple in (record.get("pass_at_k") or {}).items():
             out[f"{place}/pass@{k}"] = float(triple[0])
+        for measure in ("distinct", "pcmd"):
+            if record.get(measure):
+                out[f"{place}/{measure}"] = float(record[measure][0])
     elif kind == "meter":
         place = f"meter/{record.get('of', '')}"
     for field, value in record.items():

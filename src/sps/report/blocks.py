@@ -113,12 +113,23 @@ def smooth(values: Sequence[float | None], window: int) -> list[float | None]:
     return out
 
 
+def escape(text: str) -> str:
+    """Plotly reads a few tags in text; names must not become any."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
 def points(value: float, digits: int = 1) -> str:
     """A share as per cent points."""
-    return f"{100 * value:.{digits}f}"
+    return f"{round(100 * value, digits) + 0.0:.{digits}f}"  # + 0.0: there is no -0.0
 
 
-def percent(triple: Sequence[float]) -> tuple[str, str, str]:
+def percent(interval: Sequence[float]) -> tuple[str, str, str]:
     """A cell of a share with its interval, in per cent."""
-    mean, low, high = triple
+    mean, low, high = interval
     return points(mean), points(low), points(high)
+
+
+def triple(interval: Sequence[float]) -> tuple[str, str, str]:
+    """A cell of a number with its interval."""
+    mean, low, high = (f"{value:.2f}" for value in interval)
+    return mean, low, high

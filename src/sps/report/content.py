@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from sps.diagnose.run import diagnose_run
-from sps.diagnose.simulate import simulate
 from sps.report import figures_frontier as frontier
 from sps.report import figures_questions as questions
 from sps.report import figures_results as results
@@ -18,15 +17,13 @@ from sps.report.study import Study
 Block = Figure | Table | None
 
 
-def diagnose_study(study: Study, checkpoints: bool = True) -> squeeze.Diagnoses:
+def diagnose_study(study: Study) -> squeeze.Diagnoses:
     """The first run of each method, looked at closely."""
-    runs = {s.name: s.runs[0] for s in study.subjects if s.runs}
-    return {name: diagnose_run(run, checkpoints=checkpoints) for name, run in runs.items()}
+    return {s.name: diagnose_run(s.runs[0]) for s in study.subjects if s.runs}
 
 
 def sections(study: Study, diagnoses: squeeze.Diagnoses) -> list[Section]:
     """Every section with something in it. A part that cannot be drawn is said to be missing."""
-    simulation = simulate()
 
     def attempt(part: Callable[..., Any], *arguments: Any) -> list[Block]:
         try:
@@ -43,37 +40,29 @@ def sections(study: Study, diagnoses: squeeze.Diagnoses) -> list[Section]:
     found = [
         Section("results", "Results", "", gather(
             (frontier.frontier_blocks, study),
-            (results.frontier, study),
             (results.pass_curves, study),
             (results.pass_table, study),
             (results.paired_forests, study),
             (results.paired_table, study),
-            (results.ablation_figures, study),
-            (results.ablation_table, study),
+            (results.diversity_table, study),
         )),
         Section("training", "Training", "What each step recorded.", gather(
             (training.training_curves, study),
+            (training.memory_figure, study),
             (training.meter_figure, study),
             (training.verdict_figures, study),
         )),
-        Section("squeeze", "Squeeze", "Where the probability went.", gather(
+        Section("squeeze", "Squeeze", "How concentrated the policy became.", gather(
+            (squeeze.moved_figure, study, diagnoses),
             (squeeze.greedy_figure, study, diagnoses),
-            (squeeze.concentration_figures, study, diagnoses),
+            (questions.diversity_over_steps, study),
             (squeeze.likelihood_figures, study, diagnoses),
-            (squeeze.greedy_table, study, diagnoses),
         )),
-        Section("questions", "Questions", "Which are solved, and in how many ways.", gather(
-            (questions.bucket_figure, study, diagnoses),
+        Section("questions", "Questions", "Which are solved, and how often.", gather(
+            (questions.bucket_figure, study),
             (questions.passk_over_steps, study),
             (questions.gained_table, study, diagnoses),
-            (questions.bound_table, diagnoses),
-            (questions.diversity_table, diagnoses),
         )),
-        Section("cost", "Cost", "Where the time went.", gather((training.cost_blocks, study))),
-        Section("theory", "Why it squeezes", "Exactly what one update does to a softmax.", gather(
-            (squeeze.simulator_figure, simulation),
-            (squeeze.repeated_figure, simulation),
-            (squeeze.simulator_table, simulation),
-        )),
+        Section("cost", "Cost", "Where the time went.", gather((training.cost_table, study))),
     ]  # fmt: skip
     return [s for s in found if s.present()]

@@ -1,4 +1,4 @@
-"""Plots as files, ready for a paper: PNG, SVG and PDF through kaleido and an installed browser."""
+"""Plots as SVG files, ready for a paper, through kaleido and an installed browser."""
 
 from __future__ import annotations
 
@@ -12,17 +12,11 @@ from sps.report.blocks import Figure, Section, clean
 from sps.report.markup import figure_specs
 from sps.report.style import LIGHT, resolve
 
-FORMATS = ("png", "svg", "pdf")
 _WIDTH, _WIDE = 480, 720  # pixels; a column and a page
 
 
-def export_figures(sections: Sequence[Section], folder: Path, formats: Sequence[str]) -> list[Path]:
-    """Write every figure in every format as <folder>/<figure>.<format>."""
-    unknown = [f for f in formats if f not in FORMATS]
-    if unknown:
-        raise UserError(
-            f"plots can be written as {', '.join(FORMATS)}, not as {', '.join(unknown)}"
-        )
+def export_figures(sections: Sequence[Section], folder: Path) -> list[Path]:
+    """Write every figure as <folder>/<figure>.svg."""
     try:
         import kaleido  # noqa: F401
         import plotly.graph_objects as go
@@ -34,14 +28,12 @@ def export_figures(sections: Sequence[Section], folder: Path, formats: Sequence[
     figures, paths = [], []
     wide = {b.id: b.wide for s in sections for b in s.present() if isinstance(b, Figure)}
     for id, spec in figure_specs(sections).items():
-        drawn = go.Figure(paper_figure(spec, _WIDE if wide[id] else _WIDTH))
-        for form in formats:
-            figures.append(drawn)
-            paths.append(folder / f"{re.sub(r'[^a-z0-9-]+', '-', id)}.{form}")
+        figures.append(go.Figure(paper_figure(spec, _WIDE if wide[id] else _WIDTH)))
+        paths.append(folder / f"{re.sub(r'[^a-z0-9-]+', '-', id)}.svg")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if figures:
-            pio.write_images(figures, [str(p) for p in paths], scale=2)
+            pio.write_images(figures, [str(p) for p in paths])
     except OSError as error:
         raise UserError(f"{folder}: cannot write the plots ({error})") from None
     except Exception as error:

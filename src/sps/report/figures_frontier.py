@@ -1,4 +1,4 @@
-"""The frontier: every method's path through training, and how much Pass@k it keeps on the way."""
+"""The frontier: the path of every method through training in the plane of Pass@1 and Pass@k."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ import numpy as np
 
 from sps.algo.frontier import QUANTILES, Frontier, Gap, Standing, envelope
 from sps.diagnose.frontier import Paths, validation_paths
-from sps.report.blocks import Cell, Figure, Table, axis, percent, points
-from sps.report.figures_results import escape, label_sides
+from sps.report.blocks import Cell, Figure, Table, axis, escape, percent, points
 from sps.report.study import Study
 from sps.report.style import Mark, marks
 
+# Corners, so that a name never lies on its own error bars; where that is, in shares of the plot.
+_SIDES = {
+    "top right": (0.07, 0.045),
+    "bottom right": (0.07, -0.045),
+    "top left": (-0.07, 0.045),
+    "bottom left": (-0.07, -0.045),
+}
 _SHADED = 2  # methods, the reference and the best other: more areas on each other show nothing
 
 
@@ -27,11 +33,13 @@ def frontier_blocks(study: Study) -> list[Figure | Table]:
     return [_figure(study, paths, found), _table(paths, found)]
 
 
-def frontier_verdicts(study: Study) -> list[str]:
-    """Each method against the first, in words; nothing without validation."""
+def frontier_verdict(study: Study) -> str:
+    """The method that is furthest above the first, in words; empty without validation."""
     paths = validation_paths({s.name: s.runs for s in study.trained()})
     found = paths.compare() if paths else None
-    return [gap_sentence(gap, found.k) for gap in found.gaps] if found else []
+    if not found or not found.gaps:
+        return ""
+    return gap_sentence(max(found.gaps, key=lambda gap: gap.mean[0]), found.k)
 
 
 def _figure(study: Study, paths: Paths, found: Frontier) -> Figure:
@@ -52,16 +60,16 @@ def _figure(study: Study, paths: Paths, found: Frontier) -> Figure:
         "shapes": [_level(found.base[1])],
     }
     note = (
-        f"Up and to the right is better. Each line is a method on {len(paths.questions)} "
-        "validation questions, from the base (star) through training, a mark at every validation; "
-        "the number is its last step. Any point can be had by stopping there, so the higher line "
-        f"is the better method at that Pass@1; below the dashed line Pass@{found.k} was lost. "
-        "Shaded: what a method can keep."
+        f"Up and to the right is better. Each line follows a method on {len(paths.questions)} "
+        "validation questions from the base (star) to its last step, whose number is shown; there "
+        "is a mark at every validation. Training can stop at any of them, so at a given Pass@1 the "
+        f"higher line is the better method. Below the dashed line Pass@{found.k} is worse than the "
+        f"base's. Shaded: the best Pass@{found.k} of a method at that Pass@1 or more."
     )
     said = " ".join(gap_sentence(gap, found.k) for gap in found.gaps)
     return Figure(
-        "frontier-paths",
-        f"Pass@{found.k} kept on the way",
+        "frontier",
+        f"The frontier: Pass@{found.k} against Pass@1 during training",
         f"{note} {said}".strip(),
         data,
         layout,
@@ -70,14 +78,32 @@ def _figure(study: Study, paths: Paths, found: Frontier) -> Figure:
     )
 
 
+def label_sides(at: dict[str, tuple[float, float]]) -> dict[str, str]:
+    """The corner of each path's end in which its name is farthest from the other ends and names."""
+    xs, ys = zip(*at.values(), strict=True)
+    wide, tall = (max(v) - min(v) or 1.0 for v in (xs, ys))
+    spots = {n: ((x - min(xs)) / wide, (y - min(ys)) / tall) for n, (x, y) in at.items()}
+    taken = list(spots.values())
+    out = {}
+    for name, (x, y) in spots.items():
+        others = [s for s in taken if s != (x, y)]
+        rooms = {}
+        for side, (dx, dy) in _SIDES.items():
+            near = (((x + dx - a) / 2) ** 2 + (y + dy - b) ** 2 for a, b in others)
+            rooms[side] = min(near, default=1.0)
+        out[name] = side = max(rooms, key=lambda s: (round(rooms[s], 3), s == "top right"))
+        taken.append((x + _SIDES[side][0], y + _SIDES[side][1]))
+    return out
+
+
 def gap_sentence(gap: Gap, k: int) -> str:
     """One comparison in words."""
     mean, low, high = (f"{100 * v:+.1f}" for v in gap.mean)
     interval = f"{mean} points [{low}, {high}]"
     if gap.verdict == "tied":
         return f"At equal Pass@1, {gap.name} and {gap.minus} are tied on Pass@{k} ({interval})."
-    word = "more" if gap.verdict == "above" else "less"
-    return f"At equal Pass@1, {gap.name} keeps {word} Pass@{k} than {gap.minus}: {interval}."
+    word = "higher" if gap.verdict == "above" else "lower"
+    return f"At equal Pass@1, {gap.name} has {word} Pass@{k} than {gap.minus}: {interval}."
 
 
 def _path(one: Standing, steps: list[int], found: Frontier, mark: Mark) -> dict[str, Any]:
@@ -162,7 +188,7 @@ def _table(paths: Paths, found: Frontier) -> Table:
     for one in found.standings:
         gap = gaps.get(one.name)
         free = percent([base + v for v in one.free_gain])
-        cells: list[Cell] = [None] * (2 + len(QUANTILES))
+        cells: list[Cell] = [None] * (2 + len(QUANTILES)) if gaps else []
         if gap:
             cells = [percent(gap.mean), gap.verdict, *map(percent, gap.at)]
         rows.append([one.name, points(one.reach), free, percent(one.area), *cells])
@@ -172,12 +198,15 @@ def _table(paths: Paths, found: Frontier) -> Table:
         f"Pass@{found.k} {points(level)}. A path is straight between validations; its envelope is "
         f"the best Pass@{found.k} at that Pass@1 or more. Without loss: the largest Pass@1 with "
         f"Pass@{found.k} not below the base's. Mean: of the envelope from Pass@1 {low} to {high}, "
-        f"which all methods reach. Minus {reference}: mean difference of the two envelopes from "
-        "the base's Pass@1 to the largest that both reach, and at quarters of that range. 95 % "
-        "intervals over questions and seeds; those of differences hold for all methods at once."
+        "which all methods reach. 95 % intervals over questions and seeds."
     )
-    quarters = [f"at {100 * q:.0f} %" for q in QUANTILES]
     columns = ["method", "largest Pass@1", "Pass@1 without loss", f"mean Pass@{found.k}"]
-    columns += [f"minus {reference}", "verdict", *quarters]
+    if gaps:
+        columns += [f"minus {reference}", "verdict", *(f"at {100 * q:.0f} %" for q in QUANTILES)]
+        note += (
+            f" Minus {reference}: mean difference of the two envelopes from the base's Pass@1 to "
+            "the largest that both reach, and at quarters of that range; these intervals hold for "
+            "all methods at once."
+        )
     title = f"Pass@{found.k} at equal Pass@1, per cent"
     return Table("frontier-table", title, note, columns, rows)

@@ -1,4 +1,4 @@
-"""Training curves, verdict kinds, how far phases moved the policy, and cost."""
+"""Training curves, verdict kinds, the memory, how far phases moved the policy, and cost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sps.diagnose.cost import cost_by_stage, stage_place
+from sps.diagnose.cost import cost_by_stage
 from sps.diagnose.read import RunFolder
 from sps.report.blocks import Figure, Table, axis, band, clean, line, percent_axis, smooth
 from sps.report.study import Study
@@ -18,11 +18,16 @@ CURVES = (
     ("reward", "Reward", "Share of right rollouts in each step's batch.",
      percent_axis("right rollouts")),
     ("entropy", "Token entropy", "Mean entropy of the next-token distribution, in nats, on the "
-     "rollouts that were learnt from. A steady fall is concentration.", axis("nats")),
+     "tokens that were trained on. A steady fall is concentration.", axis("nats")),
     ("logprob", "Log-probability of rollouts", "Mean log-probability of a sampled token. Rising "
      "towards 0 means the policy samples ever more likely answers.", axis("nats a token")),
     ("grad_norm", "Gradient norm", "Before clipping.", axis("L2 norm", rangemode="tozero")),
 )  # fmt: skip
+MEMORY = (
+    ("memory/size", "rollouts", {"rangemode": "tozero"}),
+    ("memory/share", "tokens", {"tickformat": ".1~%", "rangemode": "tozero"}),
+    ("memory/nll", "nats a token", {"rangemode": "tozero"}),
+)
 
 
 def training_curves(study: Study) -> list[Figure | None]:
@@ -61,7 +66,7 @@ def _curve(
     several = any(len(s.runs) > 1 for s in study.trained())
     note += " Smoothed" + ("; the band spans the seeds." if several else ".")
     if layout["shapes"]:
-        note += " Dotted uprights: IRL phases."
+        note += " Dotted vertical lines: IRL phases."
     return Figure(f"train-{field}", title, note, data, layout, height=300)
 
 
@@ -79,7 +84,7 @@ def _binned(steps: list[int], table: list[list[float]]) -> tuple[list[float], li
 
 
 def _irl_marks(study: Study) -> list[dict[str, Any]]:
-    """An upright at each step after which an IRL phase came."""
+    """A vertical line at each step after which an IRL phase came."""
     steps = {r["step"] for s in study.subjects for run in s.runs for r in run.of_kind("irl")}
     look = {"color": "@ochre/0.8", "width": 1.2, "dash": "dot"}
     place = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "layer": "below", "line": look}
@@ -119,8 +124,8 @@ def meter_figure(study: Study) -> Figure | None:
     layout = {"xaxis": axis("RL step"), "yaxis": axis("KL a token", type="log", **decades)}
     note = (
         "KL between the policy before and after each phase, per token, on held-out rollouts of the "
-        "first policy (k3 estimate, log scale); filled after RL, open after IRL. An IRL phase many "
-        "orders below the RL phases does nothing. First seed of each method."
+        "first policy (k3 estimate, log scale); filled after RL, open after IRL. An IRL phase "
+        "whose KL is orders of magnitude smaller changes nothing. First seed of each method."
     )
     return Figure("meter", "How far each phase moved the policy", note, data, layout, height=320)
 
@@ -150,7 +155,7 @@ def verdict_figures(study: Study) -> list[Figure]:
             "yaxis": percent_axis("share of rollouts", range=[0, 1]),
         }
         title = "Verdicts" if len(study.trained()) == 1 else f"Verdicts: {s.name}"
-        note = "Share of rollouts by kind of verdict, smoothed. Nothing is scored 0 without a kind."
+        note = "Share of rollouts by kind of verdict, smoothed."
         out.append(Figure(f"verdicts-{i}", title, note, data, layout, height=280))
     return out
 
@@ -161,65 +166,51 @@ def _kind_order(kind: str) -> tuple[int, str]:
     return (order.index(name) if name in order else len(order), name)
 
 
-def cost_blocks(study: Study) -> list[Figure | Table | None]:
-    """Seconds by stage: a bar a method, and a table."""
-    costs = {s.name: cost_by_stage(s.runs[0].records) for s in study.trained()}
-    costs = {name: c for name, c in costs.items() if c["stages"]}
-    if not costs:
-        return []
-    named = {row["stage"] for c in costs.values() for row in c["stages"]}
-    stages = sorted(named, key=lambda stage: (stage_place(stage), stage))
-    palette = ("blue", "teal", "violet", "ochre", "red", "green", "rose")
-    data = []
-    for i, stage in enumerate(stages):
-        found = {
-            n: next((r for r in c["stages"] if r["stage"] == stage), None) for n, c in costs.items()
-        }
-        data.append(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "name": stage,
-                "y": list(costs),
-                "x": [row["seconds"] if row else 0 for row in found.values()],
-                "marker": {"color": "@grey/0.5" if stage == "not timed" else f"@{palette[i % 7]}"},
-                "hovertemplate": "%{x:.1f} s",
-            }
-        )
-    layout = {
-        "barmode": "stack",
-        "legend": {
-            "orientation": "h",
-            "x": 0,
-            "y": 1.02,
-            "yanchor": "bottom",
-            "traceorder": "normal",
-        },
-        "xaxis": axis("seconds"),
-        "yaxis": {"automargin": True, "autorange": "reversed"},
-        "hovermode": "closest",
-    }
+def memory_figure(study: Study) -> Figure | None:
+    """What `irl.memory` recalls beside RL steps: three panels over one axis of steps."""
+    style = marks(s.name for s in study.subjects)
+    data: list[dict[str, Any]] = []
+    for s in study.trained():
+        for i, (field, _, _) in enumerate(MEMORY):
+            found = _series(s.runs[0], field)
+            x, rows = _binned([*found], [[*found.values()]])
+            if found:
+                entry = line(x, rows[0], s.name, style[s.name].colour, style[s.name].dash)
+                place = {"xaxis": "x", "yaxis": f"y{i + 1}" if i else "y"}
+                data.append(entry | place | {"legendgroup": s.name, "showlegend": i == 0})
+    if not data:
+        return None
+    layout: dict[str, Any] = {"xaxis": axis("RL step", anchor="y3")}
+    for i, (_, title, more) in enumerate(MEMORY):
+        low = 0.70 - 0.35 * i
+        layout[f"yaxis{i + 1}" if i else "yaxis"] = axis(title, domain=[low, low + 0.28], **more)
+    note = (
+        "Of runs with a memory, first seed of each method. From above: right rollouts in it, "
+        "the share of a step's tokens that come from it, and the mean negative log-probability of "
+        "these tokens, which rises as the policy forgets what it has solved."
+    )
+    return Figure("memory", "Memory", note, data, layout, height=420)
+
+
+def cost_table(study: Study) -> Table | None:
+    """Seconds by stage."""
+    rows: list[list] = []
+    for s in study.trained():
+        cost = cost_by_stage(s.runs[0].records)
+        for row in cost["stages"]:
+            step = f"{1000 * row['per_step']:.1f}" if row["per_step"] is not None else None
+            share = f"{100 * row['share']:.1f}"
+            rows.append([s.name, row["stage"], f"{row['seconds']:.1f}", step, share])
+        if share := cost["irl_over_rl"]:
+            rows.append([s.name, "IRL over RL", None, None, f"{100 * share:.1f}"])
+    if not rows:
+        return None
     note = (
         "Wall time by stage, first seed of each method. 'not timed' is what no timer covers "
         "between the first and the last record: loading weights, the meter, waiting, and all that "
-        "another trainer (TRL) does."
+        "another trainer (TRL) does. The paper has 68.10 min of RL and 2.25 min of IRL (3.3 %) an "
+        "iteration at 1.5B."
     )
-    figure = Figure("cost", "Cost by stage", note, data, layout, height=170 + 34 * len(costs))
-    return [figure, _cost_table(costs)]
-
-
-def _cost_table(costs: dict[str, dict[str, Any]]) -> Table:
-    rows: list[list] = []
-    for name, cost in costs.items():
-        for row in cost["stages"]:
-            step = f"{1000 * row['per_step']:.1f}" if row["per_step"] is not None else None
-            rows.append(
-                [name, row["stage"], f"{row['seconds']:.1f}", step, f"{100 * row['share']:.1f}"]
-            )
-        share = cost["irl_over_rl"]
-        if share:
-            rows.append([name, "IRL over RL", None, None, f"{100 * share:.1f}"])
-    note = "The paper has 68.10 min of RL and 2.25 min of IRL (3.3 %) an iteration at 1.5B."
     return Table("cost-table", "Cost", note, ["method", "stage", "s", "ms a step", "%"], rows)
 
 

@@ -26,9 +26,9 @@ def navigation(sections: Sequence[Section], explorer: bool) -> str:
     return "".join(f'<a href="#{escape(i)}">{escape(t)}</a>' for i, t in links)
 
 
-def sentences(said: Iterable[str]) -> str:
-    """The headline, a paragraph each."""
-    return "".join(f"<p>{escape(text)}</p>" for text in said)
+def summary(sentence: str, numbers: Table | None) -> str:
+    """What stands at the top."""
+    return f"<p>{escape(sentence)}</p>{table(numbers) if numbers else ''}"
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:

@@ -22,16 +22,13 @@ from sps.report import markup
 from sps.report.content import diagnose_study, sections
 from sps.report.explorer import explorer_data
 from sps.report.study import Study, load_study
-from sps.report.style import DARK, LIGHT
-from sps.report.words import headline
+from sps.report.style import DARK, LIGHT, spelled
+from sps.report.words import summary
 
 
-def write_report(folders: Sequence[Path], out: Path, checkpoints: bool = True) -> Path:
-    """Report on run folders and comparison folders; whole or damaged, there is always a page.
-
-    `checkpoints` loads small checkpoints for top-1 mass and mass moved; it takes seconds.
-    """
-    html = render(load_study(folders), checkpoints)
+def write_report(folders: Sequence[Path], out: Path) -> Path:
+    """Report on run folders and comparison folders; whole or damaged, there is always a page."""
+    html = render(load_study(folders))
     out = Path(out)
     draft = out.with_name(f"{out.name}.{os.getpid()}.draft")
     try:
@@ -43,21 +40,19 @@ def write_report(folders: Sequence[Path], out: Path, checkpoints: bool = True) -
     return out
 
 
-def render(study: Study, checkpoints: bool = True, stamp: str | None = None) -> str:
+def render(study: Study, stamp: str | None = None) -> str:
     """The page as text. With a stamp it is live: it comes again when there is news."""
-    diagnoses = diagnose_study(study, checkpoints)
-    parts = sections(study, diagnoses)
+    parts = sections(study, diagnose_study(study))
     rollouts = explorer_data(study)
-    said = headline(study, diagnoses)
-    scripts = {name: _script(f"{name}.js") for name in ("report", "explorer", "start")}
-    scripts["plotly"] = bare(get_plotlyjs()).replace("</script", "<\\/script")
+    scripts = {name: _asset(f"{name}.js") for name in ("report", "explorer", "start")}
+    scripts["plotly"] = get_plotlyjs().replace("</script", "<\\/script")
     fields = {
         "policy": _policy(scripts.values(), live=stamp is not None),
         "title": escape(study.title),
         "css": _asset("report.css"),
         "live": f' data-live="{escape(stamp)}"' if stamp else "",
         "navigation": markup.navigation(parts, rollouts is not None),
-        "headline": markup.sentences(said),
+        "summary": markup.summary(*summary(study)),
         "facts": markup.facts(_facts(study)),
         "sections": "".join(markup.section(p) for p in parts),
         "explorer": _explorer(rollouts),
@@ -73,21 +68,6 @@ def render(study: Study, checkpoints: bool = True, stamp: str | None = None) -> 
     }
     fields |= {f"{name}_js": text for name, text in scripts.items()}
     return fill(_asset("page.html"), fields)
-
-
-# plotly.js comes as an argument of a loader: (function(root, factory) {...} (self, () => {...}));
-_LOADER = re.compile(
-    r"(/\*.{0,400}?\*/\s*)\(\s*function\s*\(root, factory\).{0,400}?\(\)\s*=>\s*\{\n"
-    r"(.*)return Plotly;\s*\}\)\);?\s*",
-    re.DOTALL,
-)
-
-
-def bare(plotly: str) -> str:
-    """plotly.js without its loader, notice kept. A browser only skims a function that is an
-    argument, and so reads these 5 MB twice. What looks otherwise is left as it is."""
-    found = _LOADER.fullmatch(plotly)
-    return found[1] + found[2] if found else plotly
 
 
 def fill(template: str, fields: dict[str, str]) -> str:
@@ -110,10 +90,6 @@ def _asset(name: str) -> str:
     return (files("sps.report") / "assets" / name).read_text(encoding="utf-8")
 
 
-def _script(name: str) -> str:
-    return _asset(name)
-
-
 def _explorer(data: dict[str, Any] | None) -> str:
     if data is None:
         return ""
@@ -132,9 +108,10 @@ def _facts(study: Study) -> list[tuple[str, str]]:
         out.append(("methods", str(len(study.subjects))))
         out.append(("seeds", str(max((len(s.runs) for s in study.subjects), default=0))))
     if run is not None:
+        how = run.setting("rl", "algorithm", "type")
         steps = max((r["step"] for r in run.of_kind("rl")), default=0)
         wanted = [
-            ("algorithm", run.setting("rl", "algorithm", "type") if not study.comparison else None),
+            ("algorithm", None if study.comparison else spelled(str(how)) if how else None),
             ("task", run.setting("task", "type")),
             ("RL steps", f"{steps} of {run.setting('rl', 'steps')}" if steps else None),
             ("prompts a step", run.setting("rollout", "prompts")),

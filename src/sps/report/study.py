@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sps.algo.passk import Counts, mean_interval, paired_rows, pass_rates
-from sps.diagnose.ablation import sampling_sizes
-from sps.diagnose.questions import pass_curve
+from sps.algo.passk import Counts, paired_rows
+from sps.diagnose.questions import pass_curve, seeds_diversity
 from sps.diagnose.read import Evaluation, RunFolder, read_run
 from sps.errors import UserError
+from sps.report.style import spelled
 from sps.run.folder import RECIPE, RESULT, RESULTS, find_runs
 from sps.run.reading import read_json
 
@@ -24,7 +24,11 @@ class Subject:
     runs: list[RunFolder] = field(default_factory=list)
     curve: dict[int, list[float]] = field(default_factory=dict)  # k -> mean, low, high
     counts: list[Counts] = field(default_factory=list)  # one a seed
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)  # seeds, diversity, log-probabilities
+
+    def is_base(self) -> bool:
+        """Whether it is the untrained policy of a comparison."""
+        return self.name.lower() == "base"
 
 
 @dataclass
@@ -37,7 +41,6 @@ class Study:
     missing: list[tuple[str, str]]  # where, what; of the whole, beside what each run says
     comparison: bool  # several methods side by side
     wall_seconds: float | None = None
-    ablation: list[dict[str, Any]] = field(default_factory=list)
 
     def trained(self) -> list[Subject]:
         """The subjects that have runs of their own with training records."""
@@ -73,9 +76,21 @@ def load_study(folders: Sequence[Path]) -> Study:
                 f"{folder}: there is no such folder; give the folder of a run (--out of train)"
             )
     parts = [_load(Path(folder)) for folder in folders]
-    if len(parts) == 1:
-        return parts[0]
-    return _join(parts)
+    return spell(parts[0] if len(parts) == 1 else _join(parts))
+
+
+def spell(study: Study) -> Study:
+    """The methods' names as people write them, unless two would then be the same."""
+    names = {s.name: spelled(s.name) for s in study.subjects}
+    if len(set(names.values())) == len(names):
+        for s in study.subjects:
+            s.name = names[s.name]
+        study.paired = [
+            p | {end: names.get(p[end], p[end]) for end in ("a", "b")} for p in study.paired
+        ]
+    if not study.comparison:
+        study.title = spelled(study.title)
+    return study
 
 
 def _load(folder: Path) -> Study:
@@ -95,10 +110,7 @@ def _load(folder: Path) -> Study:
 def _single(folder: Path) -> Study:
     run = read_run(folder)
     subject = Subject(run.name, [run])
-    test = final_test(run)
-    if test and test.correct:
-        subject.counts = [(test.correct, test.n)]
-        subject.curve = {int(k): v for k, v in pass_curve(test.correct, test.n).items()}
+    _score(subject)
     return Study(run.name, [subject], [], [], comparison=False)
 
 
@@ -117,9 +129,7 @@ def _comparison(folder: Path, results: dict[str, Any]) -> Study:
         subjects.append(subject)
     pairs = [p for p in results.get("paired") or [] if _whole_pair(p)]
     wall = results.get("wall_seconds")
-    study = Study(folder.name, subjects, pairs, missing, comparison=True, wall_seconds=wall)
-    study.ablation = sampling_sizes(folder, results)
-    return study
+    return Study(folder.name, subjects, pairs, missing, comparison=True, wall_seconds=wall)
 
 
 def _unfinished(folder: Path) -> Study:
@@ -128,11 +138,7 @@ def _unfinished(folder: Path) -> Study:
     missing = [("", "results.json is not there: the comparison has not finished")]
     for name in sorted({path.parent.name for path in find_runs(folder)}):
         subjects.append(Subject(name, _runs(folder, name)))
-    for subject in subjects:
-        tests = [final_test(run) for run in subject.runs]
-        subject.counts = [(e.correct, e.n) for e in tests if e]
-        if subject.counts:
-            subject.curve = seeds_curve(subject.counts)
+        _score(subjects[-1])
     study = Study(folder.name, subjects, [], missing, comparison=True)
     study.paired = pairs_against_first(study.scored())
     return study
@@ -157,18 +163,22 @@ def _join(parts: list[Study]) -> Study:
     title = " / ".join(dict.fromkeys(p.title for p in parts))
     study = Study(title, subjects, [], missing, comparison=True)
     study.paired = pairs_against_first(study.scored())
-    study.ablation = [row for p in parts for row in p.ablation]
     return study
 
 
-def seeds_curve(counts: Sequence[Counts]) -> dict[int, list[float]]:
-    """Pass@k over seeds and the questions that all of them answered."""
-    shared = [q for q in counts[0][0] if all(q in c for c, _ in counts)]
-    top = min(n for _, n in counts)
-    if not shared:
-        return {}
-    ks = sorted({2**i for i in range(top.bit_length()) if 2**i <= top} | {top})
-    return {k: list(mean_interval(pass_rates(counts, shared, k))) for k in ks}
+def _score(subject: Subject) -> None:
+    """Test scores from the evaluations of its runs, as far as they have ended."""
+    tests = [e for run in subject.runs if (e := final_test(run)) and e.correct]
+    if not tests:
+        return
+    subject.counts = [(e.correct, e.n) for e in tests]
+    subject.curve = pass_curve(subject.counts)
+    subject.facts = seeds_diversity(tests)
+    for name, written in (("greedy_logprob", "greedy_logprob"), ("token_logprob", "mean_logprob")):
+        found = [e.summary.get(written) for e in tests]
+        values = [value for value in found if isinstance(value, int | float)]
+        if values:
+            subject.facts[name] = sum(values) / len(values)
 
 
 def pairs_against_first(subjects: Sequence[Subject]) -> list[dict[str, Any]]:

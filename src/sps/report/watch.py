@@ -38,7 +38,7 @@ class LiveReport:
         with self._lock:
             stamp = self.stamp()
             if stamp != self._stamp or not self._page:
-                html = render(load_study([self.folder]), checkpoints=False, stamp=stamp)
+                html = render(load_study([self.folder]), stamp)
                 self._page, self._stamp = html.encode("utf-8"), stamp
                 self._made = time.monotonic()
             return self._page

@@ -1,117 +1,121 @@
-"""The result in a few sentences, computed from the numbers and no bolder than they are."""
+"""The summary: one sentence, no bolder than the numbers, and a small table."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from sps.diagnose.read import RunFolder
-from sps.report.blocks import points
-from sps.report.figures_frontier import frontier_verdicts
-from sps.report.figures_squeeze import Diagnoses
+from sps.diagnose.questions import pass_curve, seeds_diversity
+from sps.diagnose.read import Evaluation, RunFolder
+from sps.report.blocks import Cell, Table, percent, points, triple
+from sps.report.figures_frontier import frontier_verdict
 from sps.report.study import Study, Subject
 
-
-def headline(study: Study, diagnoses: Diagnoses) -> list[str]:
-    """At most eight sentences, the most important first."""
-    said = _comparison(study) if study.comparison else _single(study, diagnoses)
-    if not said:
-        said = ["There are no scores yet; what the run has recorded so far is below."]
-    said = [*frontier_verdicts(study), *said][:7]
-    if study.trained() and max(len(s.runs) for s in study.trained()) == 1 and study.comparison:
-        said.append("One seed a method: the intervals cover questions, not repeats of training.")
-    return said
+_NOTHING = "There are no scores yet; what has been recorded so far is below."
 
 
-def _comparison(study: Study) -> list[str]:
+def summary(study: Study) -> tuple[str, Table | None]:
+    """What stands at the top of the page."""
     top = study.top_k()
-    if top is None or top == 1:
-        return []
+    if study.comparison:
+        sentence = frontier_verdict(study) or (_compared(study, top) if top else "")
+        return sentence or _NOTHING, _method_table(study, top) if top else None
+    (subject,) = study.subjects
+    return _solved(subject) if subject.curve else _NOTHING, _run_table(subject.runs[0])
+
+
+def _compared(study: Study, top: int) -> str:
+    """The trained method with the largest Pass@k against the first one, or one against the base."""
     pairs = {(p["a"], p["b"], p["k"]): p for p in study.paired}
-    by_name = {s.name: s for s in study.scored()}
-    base = next((s for s in by_name.values() if s.name.lower() == "base"), None)
-    others = [s for s in by_name.values() if s is not base]
-    said = []
-    if base is not None and others:
-        for s in (s for s in others if s.runs):
-            one, many = pairs.get((base.name, s.name, 1)), pairs.get((base.name, s.name, top))
-            if one and many:
-                said.append(_against_base(s, base, one, many, top))
-    references = [p["a"] for p in study.paired if base is None or p["a"] != base.name]
-    for reference in dict.fromkeys(references):
-        for s in sorted(others, key=lambda s: not s.runs):  # trained methods, then other uses
-            one, many = pairs.get((reference, s.name, 1)), pairs.get((reference, s.name, top))
-            if one and many:
-                said.append(_against(reference, s.name, one, many, top))
-    return said
+    trained = [s.name for s in study.scored() if s.runs and not s.is_base()]
+    for a in _references(study):
+        others = [b for b in trained if b != a and (a, b, 1) in pairs and (a, b, top) in pairs]
+        if others:
+            b = max(others, key=lambda name: pairs[a, name, top]["delta"][0])
+            of = f" (the highest Pass@{top} of {len(others)} methods)" if len(others) > 1 else ""
+            parts = [_part(pairs[a, b, k]) for k in dict.fromkeys((top, 1))]
+            return f"{b}{of} against {a}: {', '.join(parts)}."
+    return ""
 
 
-def _against_base(s: Subject, base: Subject, one: dict, many: dict, top: int) -> str:
-    moved = {"better": "raised", "worse": "lowered", "tied": "moved"}[one["verdict"]]
-    first = f"{s.name} {moved} Pass@1 from {points(base.curve[1][0])} to {points(s.curve[1][0])} %"
-    first += " (within noise)" if one["verdict"] == "tied" else ""
-    size = points(abs(many["delta"][0]))
-    interval = f"[{points(many['delta'][1])}, {points(many['delta'][2])}]"
-    if many["verdict"] == "worse":
-        second = f"and lost {size} points of Pass@{top} {interval}"
-    elif many["verdict"] == "better":
-        second = f"and gained {size} points of Pass@{top} {interval}"
-    else:
-        change = f"{100 * many['delta'][0]:+.1f} points {interval}"
-        second = f"and kept Pass@{top} as far as can be told ({change})"
-    return f"{first} {second}."
+def _references(study: Study) -> list[str]:
+    """What methods are compared with, the base last."""
+    names = dict.fromkeys(p["a"] for p in study.paired)
+    return sorted(names, key=lambda name: name.lower() == "base")
 
 
-def _against(reference: str, name: str, one: dict, many: dict, top: int) -> str:
-    def part(p: dict[str, Any], k: int) -> str:
-        mean, low, high = (points(v) for v in p["delta"])
-        if p["verdict"] == "tied":
-            return f"ties on Pass@{k} ({100 * p['delta'][0]:+.1f} points [{low}, {high}])"
-        word = "is ahead" if p["verdict"] == "better" else "is behind"
-        return f"{word} on Pass@{k} by {mean.lstrip('-')} points [{low}, {high}]"
-
-    return f"Against {reference}, {name} {part(many, top)} and {part(one, 1)}."
-
-
-def _single(study: Study, diagnoses: Diagnoses) -> list[str]:
-    said = []
-    for s in study.subjects:
-        if s.curve:
-            top = max(s.curve)
-            count = len(s.counts[0][0])
-            one, many = s.curve[1], s.curve[top]
-            said.append(
-                f"{s.name} solves {points(one[0])} % [{points(one[1])}, {points(one[2])}] of "
-                f"{count} test questions at the first try and {points(many[0])} % "
-                f"[{points(many[1])}, {points(many[2])}] within {top}."
-            )
-        said += _over_training(diagnoses.get(s.name) or {})
-        said += [text for run in s.runs for text in _entropy(run)]
-    return said
+def _part(pair: dict[str, Any]) -> str:
+    mean, low, high = pair["delta"]
+    interval = f"[{points(low)}, {points(high)}]"
+    if pair["verdict"] == "tied":
+        sign = "+" if round(mean, 3) > 0 else ""
+        return f"Pass@{pair['k']} is tied ({sign}{points(mean)} points {interval})"
+    word = "higher" if pair["verdict"] == "better" else "lower"
+    return f"Pass@{pair['k']} is {points(abs(mean))} points {word} {interval}"
 
 
-def _over_training(found: dict[str, Any]) -> list[str]:
-    said = []
-    for row in (r for r in found.get("questions") or [] if r.get("paired")):
-        ends = [row["paired"][0], row["paired"][-1]]
-        parts = []
-        for p in ends if ends[0]["k"] != ends[1]["k"] else ends[:1]:
-            before, after = row["curves"][0][str(p["k"])][0], row["curves"][-1][str(p["k"])][0]
-            noise = ", within noise" if p["verdict"] == "tied" else ""
-            parts.append(f"Pass@{p['k']} went from {points(before)} to {points(after)} %{noise}")
-        said.append(f"From {row['before']} to {row['after']}, {' and '.join(parts)}.")
-    greedy = [g for g in found.get("greedy") or [] if g["split"] == "validation"]
-    if len(greedy) > 1:
-        first, last = greedy[0]["greedy_logprob"], greedy[-1]["greedy_logprob"]
-        word = "grew likelier" if last > first else "grew less likely"
-        said.append(f"Greedy answers {word}: log p from {first:.2f} to {last:.2f}.")
-    return said
+def _method_table(study: Study, top: int) -> Table:
+    reference = next(iter(_references(study)), None)
+    pairs = {(p["b"], p["k"]): p for p in study.paired if p["a"] == reference}
+    ks = [*dict.fromkeys((1, top))]
+    rows: list[list[Cell]] = []
+    for s in study.scored():
+        told = s.facts.get("distinct")
+        row: list[Cell] = [s.name, *(percent(s.curve[k]) for k in ks)]
+        found = [pairs.get((s.name, k)) for k in ks] if reference else []
+        row += [percent(p["delta"]) if p else None for p in found]
+        rows.append([*row, triple(told) if told else None])
+    columns = ["method", *(f"Pass@{k}" for k in ks)]
+    columns += [f"Pass@{k} minus {reference}" for k in ks] if reference else []
+    columns.append("distinct right solutions")
+    if all(row[-1] is None for row in rows):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    once = max((len(s.runs) for s in study.trained()), default=1) == 1
+    over = (
+        "One seed a method: the intervals cover questions, not repeats of training."
+        if once
+        else "95 % intervals over questions and seeds."
+    )
+    note = f"On the test questions, per cent and points. {over}"
+    return Table("summary", "Summary", note, columns, rows)
 
 
-def _entropy(run: RunFolder) -> list[str]:
+def _solved(s: Subject) -> str:
+    top = max(s.curve)
+    one, many = (f"{p[0]} % [{p[1]}, {p[2]}]" for p in map(percent, (s.curve[1], s.curve[top])))
+    count = len(s.counts[0][0])
+    return f"{s.name} solves {one} of {count} test questions with one sample, {many} with {top}."
+
+
+def _run_table(run: RunFolder) -> Table | None:
+    """A run's first validation beside its last."""
+    found = [e for e in run.split("validation") if e.step is not None and e.correct]
+    if len(found) < 2:
+        return None
+    ends = found[0], found[-1]
+    measures = [_measures(e) | _entropy(run, last=e is ends[-1]) for e in ends]
+    rows: list[list[Cell]] = [
+        [name, *(each.get(name) for each in measures)] for name in measures[0] | measures[1]
+    ]
+    columns = ["on the validation questions", *(f"step {e.step}" for e in ends)]
+    note = "95 % intervals over questions. Entropy: mean over the first and the last RL steps."
+    return Table("summary", "Summary", note, columns, rows)
+
+
+def _measures(e: Evaluation) -> dict[str, Cell]:
+    curve = pass_curve([(e.correct, e.n)])
+    out: dict[str, Cell] = {f"Pass@{k}, %": percent(curve[k]) for k in dict.fromkeys((1, e.n))}
+    if told := seeds_diversity([e]):
+        out["distinct right solutions a question"] = triple(told["distinct"])
+        out["PCMD, %"] = percent(told["pcmd"]) if told["pcmd"] else None
+    greedy = e.summary.get("greedy_logprob")
+    if isinstance(greedy, int | float):
+        out["log p(greedy answer), nats"] = f"{greedy:.2f}"
+    return out
+
+
+def _entropy(run: RunFolder, last: bool) -> dict[str, Cell]:
     values = [r["entropy"] for r in run.of_kind("rl") if isinstance(r.get("entropy"), int | float)]
-    if len(values) < 20:
-        return []
     size = max(1, len(values) // 20)
-    first, last = (sum(v) / len(v) for v in (values[:size], values[-size:]))
-    word = "fell" if last < first else "rose"
-    return [f"Token entropy {word} from {first:.2f} to {last:.2f} nats."]
+    part: Sequence[float] = values[-size:] if last else values[:size]
+    return {"token entropy, nats": f"{sum(part) / len(part):.2f}"} if part else {}

@@ -1,26 +1,28 @@
-"""Buckets, gained and lost, unions: by hand."""
+"""Buckets, diversity, gained and lost: by hand."""
 
 import pytest
 
 from sps.algo.passk import paired_rows
-from sps.diagnose.questions import (
-    accuracy_buckets,
-    gained_and_lost,
-    pass_curve,
-    upper_bound,
-)
+from sps.diagnose.questions import buckets, gained_and_lost, pass_curve, seeds_diversity
+from sps.diagnose.read import Evaluation
 
 
-def test_buckets_are_closed_above():
-    # 0/10, 1/10 (in (0, 0.1]), 2/10, 10/10.
-    found = accuracy_buckets({"a": 0, "b": 1, "c": 2, "d": 10}, 10)
-    assert found == [1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1]
+def test_buckets_are_closed_above_and_hold_none_and_all_alone():
+    # 0/12, 1/12 and 3/12 (in (0, 25 %]), 4/12, 9/12 (in (50, 75 %]), 11/12, 12/12.
+    right = dict(enumerate([0, 1, 3, 4, 9, 11, 12]))
+    assert buckets(right, 12) == [1, 2, 1, 1, 1, 1]
+    assert buckets({}, 12) == [0] * 6
 
 
-def test_bucket_edges_are_exact_where_floats_are_not():
-    # 3/30 is exactly 0.1 and 9/30 exactly 0.3; 9 * 10 / 30 in floats may be above 3.
-    assert accuracy_buckets({"a": 3, "b": 9}, 30)[1] == 1
-    assert accuracy_buckets({"a": 3, "b": 9}, 30)[3] == 1
+def test_diversity_is_of_seeds_on_the_same_questions_that_all_tell_solutions_apart():
+    def seed(*counts, n=4, told=True):
+        right = {f"q{i}": sum(own) for i, own in enumerate(counts)}
+        return Evaluation("test", "test", 1, n, right, {}, counts if told else None)
+
+    one, two = seed((2, 1), (1,)), seed((1, 1), ())
+    assert seeds_diversity([one, two])["distinct"][0] == pytest.approx((2 + 1 + 2 + 0) / 4)
+    for odd in (seed((1,)), seed((2,), (), n=8), seed((2,), (), told=False)):
+        assert seeds_diversity([one, odd]) == {}
 
 
 def test_gained_and_lost_by_hand():
@@ -40,14 +42,9 @@ def test_solved_counts_are_at_equal_draws():
 
 def test_pass_curve_by_hand():
     # Two questions, 1 of 2 and 0 of 2 right: Pass@1 (1/2 + 0)/2, Pass@2 (1 + 0)/2.
-    curve = pass_curve({"a": 1, "b": 0}, 2)
-    assert [curve["1"][0], curve["2"][0]] == [0.25, 0.5]
-
-
-def test_upper_bound_grows_with_each_checkpoint():
-    found = upper_bound([({"a": 1, "b": 0, "c": 0}, 4), ({"a": 0, "b": 2, "c": 0}, 4)])
-    assert (found["each"], found["union"], found["samples"]) == ([1, 1], [1, 2], 8)
-    assert found["rate"][0] == pytest.approx(2 / 3)
+    curve = pass_curve([({"a": 1, "b": 0}, 2)])
+    assert [curve[1][0], curve[2][0]] == [0.25, 0.5]
+    assert pass_curve([({}, 2)]) == {}
 
 
 def test_paired_rows_use_shared_questions_and_possible_k():

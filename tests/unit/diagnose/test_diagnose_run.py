@@ -5,33 +5,15 @@ import shutil
 
 import numpy as np
 import pytest
-import torch
-from made_runs import DAMAGE, make_policy, make_run, write_evaluation
+from made_runs import DAMAGE, make_run, write_evaluation
 
-from sps.diagnose.ablation import sampling_sizes
 from sps.diagnose.cost import cost_by_stage
-from sps.diagnose.mass import checkpoint_squeeze, look, mass_moved
 from sps.diagnose.read import read_run
 from sps.diagnose.run import diagnose
-from sps.diagnose.squeeze import collision, likelihood_quantiles
-from sps.policy.checkpoint import save_checkpoint
+from sps.diagnose.squeeze import likelihood_quantiles
 from sps.run.track import Track
 from sps.store.rollouts import RolloutStore
 from sps.types import Rollout, Verdict
-
-
-def test_mass_moved_by_hand():
-    before = look(torch.tensor([[0.7, 0.2, 0.1], [0.2, 0.5, 0.3]]).log())
-    after = look(torch.tensor([[0.8, 0.1, 0.1], [0.6, 0.2, 0.2]]).log(), before.top_N)
-    assert before.mass_N.tolist() == pytest.approx([0.7, 0.5])
-    # Token 0 gains 0.1; token 1 loses 0.3 and is no longer the greedy one.
-    assert mass_moved(before, after) == pytest.approx(
-        {"moved": -0.1, "gaining": 0.5, "changed": 0.5}
-    )
-
-
-def test_entropy_of_a_fair_coin():
-    assert float(look(torch.zeros(1, 2)).entropy_N) == pytest.approx(np.log(2))
 
 
 def _write(folder, step, probabilities):
@@ -43,13 +25,6 @@ def _write(folder, step, probabilities):
         verdict = Verdict("wrong", 0.0)
         rows.append(Rollout("q", ids, ids, logprobs, 0.0, verdict, step, 0, 0, sample))
     store.append(step, rows)
-
-
-def test_collision_is_the_mean_probability_of_sampled_tokens(tmp_path):
-    _write(tmp_path, 1, [[0.5, 1.0], [0.1]])
-    _write(tmp_path, 2, [[0.25]])
-    found = collision(read_run(tmp_path))
-    assert found["collision"] == pytest.approx([1.6 / 3, 0.25], abs=1e-6)
 
 
 def test_likelihood_quantiles_by_hand(tmp_path):
@@ -86,7 +61,7 @@ def test_cost_by_stage_by_hand():
 
 
 def test_diagnosis_of_a_whole_run_is_json(tmp_path):
-    found = diagnose(make_run(tmp_path / "run"), checkpoints=False)
+    found = diagnose(make_run(tmp_path / "run"))
     json.dumps(found)
     assert found["missing"] == []
     assert {e["name"] for e in found["evaluations"]} == {
@@ -101,6 +76,9 @@ def test_diagnosis_of_a_whole_run_is_json(tmp_path):
     validation = next(q for q in found["questions"] if q["split"] == "validation")
     assert validation["steps"] == [3, 6]
     assert validation["questions"] == 12
+    test = next(e for e in found["evaluations"] if e["name"] == "test")
+    assert sum(test["buckets"].values()) == 12
+    assert 0 < test["distinct"][1] < test["distinct"][0] < test["distinct"][2] < 2
 
 
 def test_extra_evaluations_are_kept_apart_by_temperature(tmp_path):
@@ -116,7 +94,7 @@ def test_extra_evaluations_are_kept_apart_by_temperature(tmp_path):
 def test_diagnosis_of_a_damaged_run_says_what_is_missing(tmp_path, damage):
     folder = make_run(tmp_path / "run")
     DAMAGE[damage](folder)
-    found = diagnose(folder, checkpoints=False)
+    found = diagnose(folder)
     json.dumps(found)
     if damage != "tokenizer damaged":  # only the report reads it
         assert found["missing"]
@@ -126,49 +104,8 @@ def test_reading_writes_nothing(tmp_path):
     folder = make_run(tmp_path / "run")
     shutil.rmtree(folder / "rollouts")
     before = sorted(p for p in folder.rglob("*"))
-    diagnose(folder, checkpoints=False)
+    diagnose(folder)
     assert sorted(p for p in folder.rglob("*")) == before
-
-
-def test_checkpoints_of_a_sharpened_model_are_squeezed(tmp_path):
-    # The second checkpoint's head is ten times the first's: same greedy tokens, more mass on each.
-    policy = make_policy()
-    probe = [[torch.tensor([1, 2])], [torch.tensor([2, 1, 2])]]
-    for step in (1, 2):
-        folder = tmp_path / "checkpoints" / f"step-{step:06d}"
-        save_checkpoint(folder, policy, {"step": step}, {"probe": probe})
-        with torch.no_grad():
-            policy.model.lm_head.weight.mul_(10)
-    first, second = checkpoint_squeeze(read_run(tmp_path))
-    assert second["top1"] > first["top1"]
-    assert second["entropy"] < first["entropy"]
-    assert second["moved"] == pytest.approx(second["top1"] - first["top1"], abs=1e-6)
-    assert (second["gaining"], second["changed"]) == (1.0, 0.0)
-
-
-def test_sampling_sizes_come_from_the_recipes(tmp_path):
-    make_run(tmp_path / "sps" / "seed-0", name="sps")
-    curve = {"1": [0.1, 0.0, 0.2]}
-    found = sampling_sizes(
-        tmp_path, {"methods": {"sps": {"pass_at_k": curve, "seeds": 1}, "base": {}}}
-    )
-    assert [(r["method"], r["keep"], r["n"]) for r in found] == [("sps", 3, 4)]
-
-
-def test_diversity_has_every_use_of_a_run_and_the_ends_of_validation(tmp_path):
-    folder = make_run(tmp_path / "run")
-    track = Track(folder / "metrics.jsonl")
-    for name in ("validation-000005", "test-000002-1", "test-000004-1", "test-000006-1.5"):
-        write_evaluation(folder, name, int(name.split("-")[1]), 4, track, seed=1)
-    found = diagnose(folder, checkpoints=False)["diversity"]
-    assert {d["name"]: (d["split"], d["step"]) for d in found} == {
-        "test": ("test", 6),
-        "test-000002-1": ("test", 2),
-        "test-000004-1": ("test", 4),
-        "test-000006-1.5": ("test at T=1.5", 6),
-        "validation-000003": ("validation", 3),
-        "validation-000006": ("validation", 6),
-    }
 
 
 def test_a_run_that_has_only_validated_its_start_has_not_finished(tmp_path):

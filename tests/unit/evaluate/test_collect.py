@@ -11,7 +11,7 @@ from sps.errors import RunFailed
 from sps.evaluate.evaluate import EvalJob, Tally, collect, regrade
 from sps.evaluate.progress import PlainProgress, describe
 from sps.evaluate.scores import count_scores
-from sps.evaluate.tables import buckets, latex, markdown, question_table, results, shown_ks
+from sps.evaluate.tables import latex, markdown, question_table, results, shown_ks
 from sps.rollout.texts import Written
 from sps.store.evals import EvalStore
 from sps.tasks.math.task import Mathematics
@@ -250,7 +250,8 @@ def test_buckets_hold_none_all_and_quarters():
     ]
     scores = count_scores(ids, 8, rows, None)
     # 0/8; 1, 2 of 8 up to 25 %; 3, 4 up to 50 %; 5, 6 up to 75 %; 7 below 100 %; 8/8
-    assert buckets(scores) == {"0": 1, "0-25": 2, "25-50": 2, "50-75": 2, "75-100": 1, "100": 1}
+    found = results({}, {"b": scores})["benchmarks"]["b"]["buckets"]
+    assert found == {"0": 1, "0-25": 2, "25-50": 2, "50-75": 2, "75-100": 1, "100": 1}
 
 
 def test_tables_show_scores_intervals_and_what_was_not_judged(tmp_path):

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sps.evaluate.evaluate import EvalJob, evaluate
+from sps.evaluate.evaluate import EvalJob, count_solutions, evaluate
+from sps.evaluate.scores import read_scores
 from sps.store.evals import EvalStore
 from sps.tasks.countdown import Countdown
 from sps.types import Completion, Problem, Sampling
@@ -60,6 +61,33 @@ def test_evaluate_counts_by_hand(run, policy):
     # Every text has 6 tokens of -0.5; a's greedy answer is its sample 0.
     assert scores.mean_length == 6
     assert scores.greedy_logprob == pytest.approx(-3.0)
+
+
+def test_right_answers_are_counted_by_solution(run, policy, monkeypatch):
+    monkeypatch.setitem(RIGHT, "b", "2 * 2 = 4 .")
+    engine = ScriptedEngine(policy, {"a": {0, 1}, "b": {3}})
+    assert run(engine, n=4).solutions_Q == ((2,), (1,))
+    monkeypatch.setitem(RIGHT, "a", "2 + 1 = 3 .")  # the same solution
+    monkeypatch.setitem(RIGHT, "b", "2 + 2 = 4 .")  # another one
+    scores = run(ScriptedEngine(policy, {"a": {4, 5}, "b": {5}}), n=6)
+    assert scores.solutions_Q == ((4,), (1, 1))
+    found = scores.summary()
+    assert found["solutions"] == {"a": [4], "b": [1, 1]}
+    assert found["distinct"][0] == 1.5
+    assert (found["pcmd"][0], found["pcmd_questions"]) == (0.5, 2)  # 0 of a, 1 of b
+    assert read_scores(found).summary() == found
+
+
+def test_a_task_that_tells_no_solutions_apart_has_no_diversity():
+    rows = [{"problem_id": "a", "verdict": "correct", "text": RIGHT["a"]}]
+
+    class Odd(Countdown):
+        def mode(self, problem, text):
+            return None
+
+    assert count_solutions(Countdown(), PROBLEMS, rows) == [(1,), ()]
+    assert count_solutions(Odd(), PROBLEMS, rows) is None
+    assert count_solutions(Odd(), PROBLEMS, []) == [(), ()]
 
 
 def test_evaluate_says_how_far_it_is_and_draws_one_greedy_answer_a_question(policy, tmp_path):

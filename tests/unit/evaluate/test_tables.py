@@ -52,6 +52,24 @@ def test_a_table_is_in_per_cent_with_intervals():
     assert f"| b_1 | 10 | {cell} | {cell} | none |" in markdown("m", right)
 
 
+def test_solutions_have_a_table_where_they_are_told_apart():
+    rows = [row("q", 0, "correct"), row("q", 1, "correct"), row("r", 0, "correct"), row("r", 1)]
+    told = count_scores(["q", "r"], 2, rows, None, [(1, 1), (1,)])
+    plain, both = count_scores(["q", "r"], 2, rows, None), {"b": told}
+    lines = markdown("m", both | {"c": plain}).splitlines()
+    start = lines.index(
+        "| solutions | distinct right a question | PCMD, % | questions with two right |"
+    )
+    assert lines[start + 2].startswith("| b | 1.50 [")  # (2 + 1) / 2
+    assert "| 100.0 [" in lines[start + 2]
+    assert lines[start + 2].endswith("| 1 |")
+    assert lines[start + 3] == ""
+    assert "solutions" not in markdown("m", {"c": plain})
+    found = results({}, both | {"c": plain})["benchmarks"]
+    assert found["b"]["solutions"] == {"q": [1, 1], "r": [1]}
+    assert "distinct" not in found["c"]
+
+
 def test_a_comparison_is_in_points_with_the_p_value(tmp_path):
     for name, right in (("a", 1), ("b", 9)):
         (tmp_path / name).mkdir()

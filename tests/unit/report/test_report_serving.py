@@ -114,8 +114,9 @@ def test_stamp_is_of_names_sizes_and_times(tmp_path):
 
 def test_numbers_of_records():
     record = {"kind": "eval", "step": 5, "time": 1.0, "name": "validation-000005", "n": 8}
-    record |= {"pass_at_k": {"8": [0.5, 0.4, 0.6]}}
-    assert numbers(record) == {"eval/validation/pass@8": 0.5, "eval/validation/n": 8.0}
+    record |= {"pass_at_k": {"8": [0.5, 0.4, 0.6]}, "distinct": [1.5, 1, 2], "pcmd": None}
+    told = {"eval/validation/pass@8": 0.5, "eval/validation/n": 8.0}
+    assert numbers(record) == told | {"eval/validation/distinct": 1.5}
     assert numbers({"kind": "meter", "step": 5, "of": "irl", "kl": 0.1}) == {"meter/irl/kl": 0.1}
 
 
@@ -172,12 +173,7 @@ def test_tracker_that_is_not_there_is_the_users_error(monkeypatch, tmp_path):
 def test_plots_without_kaleido_are_the_users_error(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "kaleido", None)
     with pytest.raises(UserError, match=r"sps\[plots\]"):
-        export_figures([], tmp_path, ["png"])
-
-
-def test_plots_of_an_unknown_format_are_the_users_error(tmp_path):
-    with pytest.raises(UserError, match="png, svg, pdf, not as gif"):
-        export_figures([], tmp_path, ["gif"])
+        export_figures([], tmp_path)
 
 
 def test_figure_for_print_has_plain_colours():
@@ -194,6 +190,7 @@ def test_run_diagnose_writes_numbers_and_says_the_gist(tmp_path):
     said = run_diagnose(folder)
     assert "Pass@16" in said
     assert "questions gained" in said
+    assert "distinct right solutions a question, PCMD" in said
     assert json.loads((folder / "diagnosis.json").read_text())["name"] == "made"
     with pytest.raises(UserError, match="no such folder"):
         run_diagnose(tmp_path / "nowhere")

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from sps.diagnose.read import RunFolder
+from sps.diagnose.read import Evaluation, RunFolder
 from sps.report.blocks import Table, clean, percent, smooth
-from sps.report.figures_results import ablation_figures, ablation_table, frontier, paired_table
+from sps.report.figures_results import diversity_table, paired_table
 from sps.report.markup import table
-from sps.report.study import Study, Subject
-from sps.report.style import LIGHT, marks, resolve
-from sps.report.words import headline
+from sps.report.study import Study, Subject, spell
+from sps.report.style import LIGHT, marks, resolve, spelled
+from sps.report.words import summary
 
 
 def _pair(a, b, k, delta, verdict):
@@ -36,18 +36,100 @@ def _study() -> Study:
     return Study("x", subjects, pairs, [], comparison=True)
 
 
-def test_headline_says_what_the_pairs_say():
-    assert headline(_study(), {}) == [
-        "grpo raised Pass@1 from 10.0 to 20.0 % and lost 10.0 points of Pass@64 [-15.0, -5.0].",
-        "sps raised Pass@1 from 10.0 to 18.0 % and kept Pass@64 as far as can be told "
-        "(+1.0 points [-2.0, 4.0]).",
-        "Against grpo, sps is ahead on Pass@64 by 11.0 points [7.0, 15.0] and ties on Pass@1 "
-        "(-2.0 points [-4.0, 0.0]).",
+def test_summary_is_one_sentence_of_the_pairs_and_a_row_a_method():
+    sentence, table = summary(_study())
+    assert sentence == (
+        "sps against grpo: Pass@64 is 11.0 points higher [7.0, 15.0], "
+        "Pass@1 is tied (-2.0 points [-4.0, 0.0])."
+    )
+    assert table.columns == [
+        "method",
+        "Pass@1",
+        "Pass@64",
+        "Pass@1 minus grpo",
+        "Pass@64 minus grpo",
     ]
+    assert [row[0] for row in table.rows] == ["base", "grpo", "sps"]
+    assert table.rows[2][3:] == [("-2.0", "-4.0", "0.0"), ("11.0", "7.0", "15.0")]
+    assert table.rows[1][3:] == [None, None]
 
 
-def test_headline_without_scores_claims_nothing():
-    assert "no scores" in headline(Study("x", [], [], [], comparison=True), {})[0]
+def test_summary_of_several_methods_says_that_it_names_the_best():
+    study = _study()
+    study.subjects.append(Subject("dapo", study.subjects[1].runs, study.subjects[1].curve))
+    study.paired += [_pair("grpo", "dapo", k, [0.2, 0.1, 0.3], "better") for k in (1, 64)]
+    sentence, _ = summary(study)
+    assert sentence.startswith(
+        "dapo (the highest Pass@64 of 2 methods) against grpo: Pass@64 is 20.0"
+    )
+
+
+def test_summary_of_one_method_is_against_the_base():
+    study = _study()
+    study.subjects, study.paired = study.subjects[:2], study.paired[:2]
+    assert summary(study)[0] == (
+        "grpo against base: Pass@64 is 10.0 points lower [-15.0, -5.0], "
+        "Pass@1 is 10.0 points higher [8.0, 12.0]."
+    )
+
+
+def test_summary_without_scores_claims_nothing():
+    sentence, table = summary(Study("x", [], [], [], comparison=True))
+    assert "no scores" in sentence
+    assert table is None
+
+
+def test_summary_of_a_run_sets_its_first_validation_beside_its_last():
+    def at(step, right, solutions, greedy):
+        more = {"greedy_logprob": greedy}
+        return Evaluation(f"v{step}", "validation", step, 2, {"q": right}, more, (solutions,))
+
+    records = [{"kind": "rl", "step": s, "entropy": e} for s, e in ((1, 0.9), (2, 0.5))]
+    evaluations = [at(0, 1, (1,), -3.0), at(2, 2, (1, 1), -2.0)]
+    run = RunFolder(Path("r"), "r", records=records, evaluations=evaluations)
+    curve = {1: [0.5, 0.4, 0.6], 2: [0.9, 0.8, 1.0]}
+    subject = Subject("GRPO", [run], curve, [({"q": 1, "r": 1}, 2)])
+    sentence, table = summary(Study("r", [subject], [], [], comparison=False))
+    assert sentence == (
+        "GRPO solves 50.0 % [40.0, 60.0] of 2 test questions with one sample, "
+        "90.0 % [80.0, 100.0] with 2."
+    )
+    assert table.columns[1:] == ["step 0", "step 2"]
+    rows = {row[0]: [c[0] if isinstance(c, tuple) else c for c in row[1:]] for row in table.rows}
+    assert rows == {
+        "Pass@1, %": ["50.0", "100.0"],
+        "Pass@2, %": ["100.0", "100.0"],
+        "distinct right solutions a question": ["1.00", "2.00"],
+        "PCMD, %": [None, "100.0"],
+        "log p(greedy answer), nats": ["-3.00", "-2.00"],
+        "token entropy, nats": ["0.90", "0.50"],
+    }
+
+
+def test_methods_are_called_as_people_write_them():
+    names = ["grpo", "SPS keep=2", "grpo@100", "dr_grpo", "my-dapo_2", "sparse", "base", "maxrl"]
+    assert [spelled(name) for name in names] == [
+        "GRPO", "SPS keep=2", "GRPO@100", "Dr. GRPO", "my-DAPO_2", "sparse", "base", "MaxRL",
+    ]  # fmt: skip
+    study = spell(_study())
+    assert [s.name for s in study.subjects] == ["base", "GRPO", "SPS"]
+    assert {(p["a"], p["b"]) for p in study.paired} == {
+        ("base", "GRPO"), ("base", "SPS"), ("GRPO", "SPS"),
+    }  # fmt: skip
+    both = Study("x", [Subject("grpo"), Subject("GRPO")], [], [], comparison=True)
+    assert [s.name for s in spell(both).subjects] == ["grpo", "GRPO"]
+
+
+def test_diversity_table_has_what_each_method_tells():
+    study = _study()
+    assert diversity_table(study) is None
+    study.subjects[1].facts = {"distinct": [1.5, 1, 2], "pcmd": [0.5, 0.4, 0.6]}
+    study.subjects[1].facts |= {"pcmd_questions": 7, "greedy_logprob": -3.0}
+    study.subjects[2].facts = {"distinct": [0.5, 0, 1], "pcmd": None, "pcmd_questions": 0}
+    rows = diversity_table(study).rows
+    assert rows[0] == ["base", None, None, None, None, None]
+    assert rows[1] == ["grpo", ("1.50", "1.00", "2.00"), ("50.0", "40.0", "60.0"), 7, "-3.00", None]
+    assert rows[2][1:4] == [("0.50", "0.00", "1.00"), None, 0]
 
 
 def test_paired_table_has_a_row_for_each_pair_of_methods():
@@ -69,40 +151,6 @@ def test_paired_table_has_a_row_for_each_pair_of_methods():
         ("-10.0", "-15.0", "-5.0"),
     ]
     assert len(found.rows) == 3
-
-
-def test_ablation_needs_two_sizes():
-    study = _study()
-    row = {"method": "sps", "keep": 3, "n": 8, "irl_lr": 3e-4, "pass_at_k": {"1": [0.5, 0.4, 0.6]}}
-    study.ablation = [row]
-    assert ablation_table(study) is None
-    assert ablation_figures(study) == []
-    study.subjects += [Subject("sps k=1", study.subjects[2].runs, study.subjects[2].curve)]
-    study.ablation = [row | {"method": "sps k=1", "keep": 1}, row]
-    found = ablation_table(study)
-    assert found.rows[0] == ["sps k=1", 1, 8, "0.0003", ("50.0", "40.0", "60.0")]
-    (figure,) = ablation_figures(study)
-    assert [(t["name"], t["x"], t["y"]) for t in figure.data] == [
-        ("sps k=1", [1], [0.5]),
-        ("sps", [3], [0.5]),
-    ]
-    assert figure.data[0]["error_y"]["array"] == pytest.approx([0.1])
-
-
-def test_frontier_joins_a_run_only_to_other_uses_of_it():
-    study = _study()
-    study.subjects += [Subject("grpo@9", [], study.subjects[1].curve)]
-    study.subjects += [Subject("sps 1e-3", study.subjects[2].runs, study.subjects[2].curve)]
-    links = [t for t in frontier(study).data if t["mode"] == "lines"]
-    assert len(links) == 1
-    assert links[0]["line"]["color"] == "@blue/0.55"
-
-
-def test_frontier_needs_two_methods():
-    study = _study()
-    assert frontier(study) is not None
-    study.subjects = study.subjects[:1]
-    assert frontier(study) is None
 
 
 def test_variants_share_a_colour_and_differ_in_symbol():

@@ -54,17 +54,15 @@ sps.explore = () => {
       if (!asked || id.toLowerCase().includes(asked) || prompt.toLowerCase().includes(asked)) questions.add(i);
     });
     const run = number(field.run, -1), kind = number(field.kind, -1);
-    const reward = field.reward.value, kept = field.kept.value;
+    const kept = field.kept.value;
     const first = number(field.first, 0), last = number(field.last, Infinity);
-    const low = number(field.low, -Infinity), high = number(field.high, Infinity);
     const words = field.text.value;
     const rows = [];
     for (let i = 0; i < data.shown; i++) {
       if (run >= 0 && col.run[i] !== run) continue;
       if (kind >= 0 && col.kind[i] !== kind) continue;
-      if (reward !== "" && (col.reward[i] > 0) !== (reward === "1")) continue;
       if (kept !== "" && Boolean(col.kept[i]) !== (kept === "1")) continue;
-      if (col.step[i] < first || col.step[i] > last || col.mean[i] < low || col.mean[i] > high) continue;
+      if (col.step[i] < first || col.step[i] > last) continue;
       if (asked && !questions.has(col.question[i])) continue;
       if (words && !text(i).includes(words)) continue;
       rows.push(i);

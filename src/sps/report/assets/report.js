@@ -49,6 +49,7 @@ sps.layout = (own, narrow) => {
     font: { family: "ui-sans-serif, system-ui, 'Segoe UI', Roboto, Arial, sans-serif", size: 12.5, color: sps.palette.ink },
     margin: { l: 8, r: narrow ? 8 : 14, t: 8, b: 8 }, hovermode: "x unified", dragmode: sps.touch ? false : "zoom",
     hoverlabel: { bgcolor: sps.palette.paper, bordercolor: sps.palette.grid, font: { color: sps.palette.ink, size: 12.5 } },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: sps.palette.muted, activecolor: sps.palette.ink },
     legend: { orientation: "h", x: 0, y: 1.02, xanchor: "left", yanchor: "bottom", font: { size: 12.5 } },
     ...own,
   };
@@ -134,7 +135,7 @@ sps.prepare = () => {
     sps.wear(next);
   });
   sps.system.addEventListener("change", () => { if (!sps.stored()) sps.wear(sps.theme()); });
-  document.querySelector("main").addEventListener("click", sps.press);
+  document.addEventListener("click", sps.press);
   for (const canvas of document.querySelectorAll(".canvas")) canvas.classList.add("waiting");
 };
 sps.prepare();
