@@ -58,3 +58,16 @@ def ragged():
     prompts = [rng.integers(1, 100, p).astype(np.int32) for p, _ in lengths]
     completions = [rng.integers(1, 100, c).astype(np.int32) for _, c in lengths]
     return prompts, completions
+
+
+@pytest.fixture(scope="session")
+def _cache_folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def one_cache(_cache_folder):
+    """One embedded policy for all runs, made once and away from the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPS_CACHE", str(_cache_folder))
+        yield

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from made_runs import make_policy
+from made_folders import make_policy
 
 from sps.diagnose.embedding import cosine_similarity, embed, mean_cosine
 

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from made_runs import DAMAGE, make_policy, make_run, write_evaluation
+from made_folders import DAMAGE, make_policy, make_run, write_evaluation
 
 from sps.diagnose.ablation import sampling_sizes
 from sps.diagnose.cost import cost_by_stage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import oracle
 import pytest
 import torch
-from made_parts import judge, open_parts, save_model
+from made_run import judge, open_made_run, save_model
 
 from sps.phases.rl import rl_phase
 from sps.phases.schedule import Phase
@@ -99,7 +99,7 @@ def model_folder(tmp_path_factory):
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_a_phase_is_the_one_by_hand(name, model_folder, tmp_path):
     shift = 0.3 if "correction" in name else 0.0
-    run, tree = open_parts(model_folder, tmp_path / "run", shift=shift, **CASES[name])
+    run, tree = open_made_run(model_folder, tmp_path / "run", shift=shift, **CASES[name])
     phase = ByHand(run, tree)
     steps = 7 if "memory" in name else STEPS  # problems have to come back
     phase.last = steps

@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from made_runs import DAMAGE, SCRIPT, make_comparison, make_run
+from made_folders import DAMAGE, SCRIPT, make_comparison, make_run
 from plotly.offline import get_plotlyjs
 
 from sps.errors import UserError
