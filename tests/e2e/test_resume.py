@@ -85,7 +85,15 @@ def test_a_run_goes_on_in_the_dtype_it_began_with(tmp_path):
         ("kept_optimizer", {"irl__optimizer_state": "kept"}),
         ("warmup", {"rl__optimizer": {"warmup_steps": 5}}),
         ("plain", {"irl__steps": 0}),
-        ("memory", {"irl__memory": {"weight": 1.0, "per_problem": 2}, "rollout__temperature": 1.3}),
+        # Eight problems, four a step: what was drawn before the checkpoint is recalled after it.
+        (
+            "memory",
+            {
+                "irl__memory": {"weight": 1.0, "per_problem": 2},
+                "rollout__temperature": 1.3,
+                "task__train": 8,
+            },
+        ),
         ("under_the_policy", {"irl__selector": {"under": "policy"}}),
         ("gspo", {"rl__algorithm": {"type": "gspo", "steps_per_generation": 2}, "irl__every": 2}),
     ],

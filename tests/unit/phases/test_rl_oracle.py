@@ -84,6 +84,10 @@ CASES = {
         "rl__algorithm": {"type": "none"},
     },
     "memory_gspo": {"irl__memory": {"share": 9.0, "weight": 0.5}, "rl__algorithm": GSPO},
+    "memory_gspo_that_fades": {
+        "irl__memory": {"share": 9.0, "weight": 0.5, "age": 2},
+        "rl__algorithm": GSPO,
+    },
     "memory_and_entropy": {"irl__memory": {"share": 9.0, "weight": 0.5}, "rl__entropy": 0.2},
 }
 STEPS = 3

@@ -79,6 +79,13 @@ def test_evaluations_and_checkpoints_by_hand():
 def test_rollouts_are_drawn_at_the_first_step_of_each_generation():
     found = schedule(rounds=2, irl={"every": 5})
     assert [list(found.draws(done)) for done in (0, 2, 4, 5, 7)] == [[], [1], [1, 3], [], [6]]
+    # Memory needs those of all phases, also where one has just ended.
+    assert [found.draws(done, all_phases=True) for done in (0, 2, 5, 7)] == [
+        [],
+        [1],
+        [1, 3, 5],
+        [1, 3, 5, 6],
+    ]
 
 
 def scores(*right):

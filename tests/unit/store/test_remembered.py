@@ -12,8 +12,8 @@ from sps.types import Rollout, Verdict
 COLUMNS = ["step", "group", "sample", "problem_id", "prompt_ids", "ids", "mean_logprob"]
 
 
-def rollout(step, group, sample, problem, ids, right=True, reward=None):
-    kind = "correct" if right else "wrong"
+def rollout(step, group, sample, problem, ids, right=True, reward=None, kind="wrong"):
+    kind = "correct" if right else kind
     verdict = Verdict(kind, float(right))
     arrays = np.array([1, 2], np.int32), np.array(ids, np.int32)
     logprobs = np.full(len(ids), -0.1 * step - 0.01 * sample, np.float32)
@@ -35,6 +35,7 @@ STEPS = {
     2: [
         rollout(2, 0, 0, "a", [5, 3]),  # the solution of step 1 in other words
         rollout(2, 0, 1, "c", [9, 3], right=False, reward=0.5),
+        rollout(2, 1, 0, "c", [8, 3], right=False, kind="truncated"),
     ],
 }
 
