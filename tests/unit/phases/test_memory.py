@@ -121,6 +121,11 @@ def test_which_are_recalled_is_by_the_seed_and_the_step_alone(memory):
     assert draws != [of(step, seed=1) for step in range(20, 40)]
 
 
+def test_a_step_recalls_what_is_young_enough_for_it(memory):
+    found = recall(run_of(memory, age=2), 10, [group("a", 50)])
+    assert sorted(numbers(found)) == [("a", 8), ("a", 9)]  # of steps 9 and 10
+
+
 def test_every_problem_of_the_batch_is_asked_for_once(memory):
     found = recall(run_of(memory), 20, [group("b", 50), group("c", 50, 50), group("b", 50)])
     assert sorted(numbers(found)) == [("b", 0), ("b", 1), ("c", 0)]
@@ -166,6 +171,8 @@ def test_what_is_told_of_a_memory_by_hand(memory):
     nothing = memory_metrics(memory, Recalled([], torch.ones(0)), {})
     assert (nothing["memory/share"], nothing["memory/nll"], nothing["memory/tokens"]) == (0, 0, 0)
     alone = memory_metrics(memory, found, {"memory_tokens": 12.0, "memory_nll": 6.0})
+    one = memory_metrics(memory, found, {"memory_tokens": 1.0, "memory_nll": 0.7})
+    assert (one["memory/share"], one["memory/nll"]) == (1, 0.7)
     assert alone["memory/share"] == 1  # a batch that has no gradient of its own
 
 
