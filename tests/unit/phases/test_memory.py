@@ -70,8 +70,9 @@ def test_the_least_likely_share_is_of_those_that_are_not_forgotten(memory):
 
 def test_any_problem_may_come_first_whatever_order_they_came_in(memory):
     turned = Memory(memory.mode_of, True)
-    for rollout in reversed(list(memory)):
+    for rollout in memory:
         turned._keep(rollout)
+    assert list(turned.of) == ["a", "b", "c"] == [*memory.of][::-1]
     draws = [chosen(memory, [], tokens=4, seed=seed, problems="all") for seed in range(30)]
     assert {name for found in draws for name, _ in found} == {"a", "b", "c"}
 
