@@ -73,6 +73,7 @@ def test_any_problem_may_come_first_whatever_order_they_came_in(memory):
     for rollout in memory:
         turned._keep(rollout)
     assert list(turned.of) == ["a", "b", "c"] == [*memory.of][::-1]
+    assert [r.problem_id for r in memory] == [*"a" * 10, *"bb", "c"]
     draws = [chosen(memory, [], tokens=4, seed=seed, problems="all") for seed in range(30)]
     assert {name for found in draws for name, _ in found} == {"a", "b", "c"}
 

@@ -29,10 +29,11 @@ STEPS = {
     1: [
         rollout(1, 0, 0, "a", [5, 1]),
         rollout(1, 0, 1, "a", [6, 1]),
-        rollout(1, 0, 2, "a", [6, 2]),
         rollout(1, 1, 0, "b", [5, 2], right=False),
         rollout(1, 1, 1, "b", [7, 2], reward=0.3),  # right, and punished for its length
-        rollout(1, 2, 0, "a", [6, 3]),  # drawn last, though likelier and of an earlier sample
+        rollout(1, 2, 2, "a", [6, 3]),  # drawn last, though it is the least likely
+        rollout(1, 3, 2, "d", [4, 1]),
+        rollout(1, 4, 0, "d", [4, 2]),  # drawn last, though of an earlier sample
     ],
     2: [
         rollout(2, 0, 0, "a", [5, 3]),  # the solution of step 1 in other words
@@ -58,11 +59,12 @@ def test_a_memory_read_back_is_the_one_that_was_there(distinct, tmp_path):
         ]
 
     assert told(again) == told(memory)
-    assert len(memory) == len(told(memory)) == (3 if distinct else 2)
+    assert len(memory) == len(told(memory)) == (4 if distinct else 3)
     assert [(r.step, *r.ids) for r in memory.of_problem("a")] == (
         [(1, 6, 3), (2, 5, 3)] if distinct else [(2, 5, 3)]
     )
     assert [list(r.ids) for r in memory.of_problem("b")] == [[7, 2]]
+    assert [list(r.ids) for r in memory.of_problem("d")] == [[4, 2]]
     assert memory.of_problem("c") == memory.of_problem("never seen") == []
 
 
