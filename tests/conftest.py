@@ -81,3 +81,16 @@ def two_ranks(tmp_path_factory) -> list[dict]:
         timeout=240,
     )
     return [torch.load(folder / f"rank-{rank}.pt", weights_only=False) for rank in (0, 1)]
+
+
+@pytest.fixture(scope="session")
+def _cache_folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def one_cache(_cache_folder):
+    """One embedded policy for all runs, made once and away from the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPS_CACHE", str(_cache_folder))
+        yield

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from small_runs import Killed, kill_at, learnt, recipe_of, run, same_weights, stored, told, weights
 from test_cli import SMALL, SPS, sps
-from test_train import Killed, kill_at, learnt, recipe_of, run, same_weights, stored, told, weights
 
 from sps.build import open_run
 from sps.config.load import dump_recipe
@@ -29,15 +29,10 @@ from sps.policy.embedded import SHIPPED
 from sps.rollout.native.engine import NativeEngine
 from sps.store.evals import EvalStore
 
+pytestmark = pytest.mark.usefixtures("one_cache")
+
 NAN = float("nan")
 SHIPPED_BASE = next(path.parent for path in sorted(SHIPPED.glob("*/config.json")))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPS_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 def checkpoints(folder):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_runs import recipe_of, run
 from test_faults import same_run
-from test_train import recipe_of, run
 
 KILLS = int(os.environ.get("SPS_KILLS", "50"))
 HOW = {

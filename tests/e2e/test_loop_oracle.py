@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from made_parts import Watched, judge, open_parts, recipe_of, save_model
+from made_run import Watched, judge, open_made_run, recipe_of, save_model
 from safetensors.torch import load_file
 
 from sps.build import open_run
@@ -149,7 +149,7 @@ def test_a_resumed_run_draws_from_the_weights_it_resumed(model_folder, tmp_path)
 
 
 def test_an_evaluation_may_be_hotter_than_the_recipe(model_folder, tmp_path):
-    run, _ = open_parts(model_folder, tmp_path / "run")
+    run, _ = open_made_run(model_folder, tmp_path / "run")
     measure(run, "hot", run.test[:2], 3, 0, temperature=1.7)
     (requests, sampling, _), (_, greedy, _) = run.engine.calls
     assert (sampling.n, sampling.temperature, greedy.temperature) == (3, 1.7, 0.0)

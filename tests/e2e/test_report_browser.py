@@ -4,7 +4,7 @@ import shutil
 import threading
 
 import pytest
-from made_runs import make_comparison, make_run
+from made_folders import make_comparison, make_run
 
 from sps.report.blocks import Section
 from sps.report.export import export_figures

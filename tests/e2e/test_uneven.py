@@ -1,7 +1,7 @@
 """Sharded ranks pass forward in step: one with fewer rows does idle passes, to no effect."""
 
 import torch
-from test_train import recipe_of
+from small_runs import recipe_of
 
 from sps.build import open_run
 from sps.loop import train

@@ -23,7 +23,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from made_runs import make_run
+from made_folders import make_run
 
 from sps.config.load import load_recipe, parse_recipe
 from sps.config.recipe import Recipe

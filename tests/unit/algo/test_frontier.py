@@ -77,6 +77,50 @@ def test_area_gap_and_range_by_hand():
     assert [[at[0] for at in g.at] for g in found.gaps] == [[1 / 2] * 3] * 2
 
 
+def test_estimates_are_of_all_questions_as_they_are():
+    base, path = np.array([[1, 0, 2, 0, 3, 1, 0]]), np.array([[[4, 0, 1, 0, 3, 2, 1]]])
+    found = frontier(base, {"a": path, "b": path + (path == 0)}, 4, "a", draws=50)
+    assert found.base == (pytest.approx(base.mean() / 4), pytest.approx((base > 0).mean()))
+    assert [s.name for s in found.standings] == ["a", "b"]
+    assert found.standings[0].points == [
+        (pytest.approx(path.mean() / 4), pytest.approx((path > 0).mean()))
+    ]
+    assert found.standings[0].reach == pytest.approx(path.mean() / 4)
+    assert found.gaps[0].range == (pytest.approx(1 / 4), pytest.approx(path.mean() / 4))
+
+
+def test_intervals_of_gaps_are_longer_where_there_are_more_rivals():
+    rng = np.random.default_rng(3)
+    base, run = drawn(rng, 1, 50)
+    paths = {name: run() for name in "abc"}
+    alone = frontier(base, {name: paths[name] for name in "ab"}, 16, "a", draws=400).gaps[0]
+    among = frontier(base, paths, 16, "a", draws=400).gaps[0]
+    pairs = zip([among.mean, *among.at], [alone.mean, *alone.at], strict=True)
+    ratios = [(y[2] - y[0]) / (x[2] - x[0]) for y, x in pairs]
+    assert ratios[0] > 1.02
+    assert ratios == pytest.approx([ratios[0]] * 4)
+    assert all(low < value < high for value, low, high in (among.mean, *among.at))
+
+
+def test_a_gap_lies_between_minus_1_and_1():
+    # Pass@1 1/16 both, Pass@16 1 against 1/3. The one solved question of three may be any or none.
+    paths = {"all": np.array([[[1, 1, 1]]]), "one": np.array([[[3, 0, 0]]])}
+    for reference, other, end in (("all", "one", 1), ("one", "all", 2)):
+        found = frontier(np.zeros(3, int), paths, 16, reference, draws=200).gaps[0]
+        assert found.name == other
+        assert abs(found.mean[0]) == pytest.approx(2 / 3)
+        assert [abs(value[end]) for value in (found.mean, *found.at)] == [1.0] * 4
+
+
+def test_a_skewed_interval_has_each_end_by_its_own_side():
+    how = _Resampling(1, 5, 101, 0.9)
+    off = np.linspace(-0.1, 0.3, 101)
+    values = [np.r_[value, value + off, np.full(101, value)] for value in (0.5, 0.05, 0.9)]
+    # The deviations' quantiles at 5 % and 95 % are -0.08 and 0.28.
+    want = [(0.5, 0.42, 0.78), (0.05, 0.0, 0.33), (0.9, 0.82, 1.0)]
+    assert [how.skewed_interval(value) for value in values] == [pytest.approx(x) for x in want]
+
+
 def test_gap_quantiles_are_of_the_range_of_the_two():
     # The reference falls on a line from (0, 1) to (1, 0.5); the other is kept at 1 up to 0.5.
     paths = {"a": np.array([[[4, 4, 0, 0]]]), "b": np.array([[[2, 2, 2, 2]]])}

@@ -187,6 +187,19 @@ def test_paired_counts_the_spread_between_seeds():
     assert paired(a[:1], b).delta == pytest.approx(got.delta)  # against one seed it is the same
 
 
+def test_paired_takes_seeds_of_equal_number_as_pairs():
+    # Seeds at 0.2 and 0.6, each 0.1 better on every question: between the pairs there is no spread.
+    a = np.array([[0.2], [0.6]]) + np.zeros(500)
+    got = paired(a, a + 0.1)
+    assert got.verdict == "better"
+    assert got.delta == pytest.approx((0.1, 0.1, 0.1), abs=0.02)
+    assert paired(a, np.vstack([a + 0.1, a[:1]])).verdict == "tied"  # no pairs: the spread of each
+
+
+def test_p_values_end_at_1e_12():
+    assert paired(np.zeros(500), np.ones(500)).p == paired(np.ones(500), np.zeros(500)).p == 1e-12
+
+
 def test_paired_of_unequal_numbers_of_seeds_counts_the_spread_of_each():
     # Two seeds at 0.3 against three at 0, 0.3, 0.6, as shares with variance 0.03 / 4, t(2)**2 =
     # 18.512821: Wilson's ratio is 0.555385, his upper bound (0.777692 + 0.464714) / 1.555385.

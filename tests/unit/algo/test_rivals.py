@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -181,6 +182,19 @@ def test_boundary_gating_by_hand():
         assert (got[c] / plain[c]).tolist() == pytest.approx([weight[c]] * 8), c
 
 
+def test_boundary_gating_keeps_what_is_at_its_floor():
+    reward = torch.tril(torch.ones(9, 8, dtype=torch.float64), -1)  # 0 to 8 right ones
+    got = rivals.boundary_gate(reward, 1, 1.0)  # the weight of one right one is 1
+    assert [bool((row != 0).any()) for row in got] == [c == 1 for c in range(9)]
+
+
+def test_raft_of_one_right_token_has_the_whole_weight():
+    # Of 6 tokens one is right: with a mean over tokens its advantage has to be 6.
+    reward, length = torch.tensor([[1.0, 0.0]]), torch.tensor([[1, 5]])
+    got = rivals.right_alone(Outcomes(reward, reward, reward, length))
+    assert got.tolist() == [[6.0, 0.0]]
+
+
 # Surrogates: a token at a time.
 
 
@@ -266,6 +280,25 @@ def test_a_surrogate_is_the_one_by_hand(name, by_hand, keys, seed):
     assert (terms.new_BT.grad[~terms.mask_BT] == 0).all()
 
 
+def test_cispo_at_its_bound_is_not_out_of_it():
+    terms = tensors(batch(0))
+    same = replace(terms, old_BT=terms.new_BT.detach())
+    algorithm = algorithm_of(RL(algorithm={"type": "cispo", "max_ratio": 1.0}).algorithm)
+    assert int(policy_loss(same, algorithm, 0.0)[1]["clipped"]) == 0
+
+
+def test_where_no_tokens_were_chosen_none_are_treated_apart():
+    terms = tensors(batch(0))
+    chosen, none = torch.zeros_like(terms.mask_BT), replace(terms, chosen_BT=None)
+    for name in ("kl_cov", "clip_cov"):
+        algorithm = algorithm_of(RL(algorithm={"type": name}).algorithm)
+        got, want = (
+            policy_loss(t, algorithm, 0.0) for t in (none, replace(terms, chosen_BT=chosen))
+        )
+        assert float(got[0].detach()) == float(want[0].detach())
+        assert int(got[1]["clipped"]) == int(want[1]["clipped"])
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_raft_is_the_mean_cross_entropy_of_right_tokens(seed):
     made = groups(seed)
@@ -304,6 +337,19 @@ def test_kl_cov_takes_the_largest_covariances(share):
 def test_kl_cov_takes_nothing_where_nothing_is_learnt():
     logp = torch.linspace(-3, 0, 50)
     assert not rivals.largest_covariance(torch.zeros(50), logp, 0, 0.1).any()
+
+
+def test_kl_cov_takes_the_largest_however_small_it_is():
+    adv, logp = torch.tensor([0.01, -0.01, 0.0]), torch.tensor([-1.0, -3.0, -2.5])
+    assert rivals.largest_covariance(adv, logp, 0, 0.4).tolist() == [True, False, False]
+
+
+def test_clip_covs_bounds_are_not_within():
+    adv, logp = torch.tensor([2.0, -2.0]), torch.tensor([-1.0, -3.0])  # covariances 2 and 2
+    for low, high, count in ((2.0, 5.0, 0), (1.0, 2.0, 0), (1.0, 5.0, 2)):
+        got = rivals.large_covariance(adv, logp, 0, 1.0, low, high)
+        assert got.dtype == torch.bool
+        assert int(got.sum()) == count
 
 
 def test_clip_cov_draws_among_the_large_covariances():

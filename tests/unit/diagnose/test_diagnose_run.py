@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from made_runs import DAMAGE, make_run, write_evaluation
+from made_folders import DAMAGE, make_run, write_evaluation
 
 from sps.diagnose.cost import cost_by_stage
 from sps.diagnose.read import read_run

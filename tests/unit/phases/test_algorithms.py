@@ -29,12 +29,7 @@ RECIPES = {
 BASE = {"steps": 300, "batch": 32, "lr": 1e-2, "hidden": 32, "layers": 1, "heads": 2, "ff": 64}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _cache(tmp_path_factory):
-    """One embedded policy for all runs, made once and away from the user's cache."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPS_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
+pytestmark = pytest.mark.usefixtures("one_cache")
 
 
 def test_every_algorithm_of_a_recipe_is_a_row_with_a_recipe():

@@ -9,7 +9,7 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from made_parts import open_parts, save_model
+from made_run import open_made_run, save_model
 
 from sps.phases.irl import irl_phase
 from sps.phases.schedule import Phase
@@ -36,7 +36,7 @@ CASES = {
     "clipped_gradient": {"optimizer__max_grad_norm": 0.05},
     "adamw_defaults": {"optimizer": {}, "lr": 1e-3},
 }
-SEED, N = 1, 4  # of made_parts.recipe_of, as are phases of 2 steps
+SEED, N = 1, 4  # of made_run.recipe_of, as are phases of 2 steps
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ SMALL_PASSES = [(name, 30) for name in ("l2te", "sequence", "policy")]
 def test_phases_are_the_ones_by_hand(name, micro_tokens, model_folder, tmp_path):
     changes = {f"irl__{key}": value for key, value in CASES[name].items()}
     changes |= {"rl__micro_tokens": micro_tokens, "rl__steps": 5}
-    run, tree = open_parts(model_folder, tmp_path / "run", **changes)
+    run, tree = open_made_run(model_folder, tmp_path / "run", **changes)
     by_hand = ByHand(run, tree)
     # The second was resumed in the middle, after step 3; the third is cut short.
     for number, first, steps in ((1, 1, (1, 2)), (2, 4, (3, 4)), (3, 5, (5,))):
@@ -148,7 +148,7 @@ def test_phases_are_the_ones_by_hand(name, micro_tokens, model_folder, tmp_path)
 def test_phases_on_memory_are_the_ones_by_hand(how, model_folder, tmp_path):
     """Of three problems the last right rollout of each text, drawn from over both phases."""
     changes = {"irl__memory": {"when": "phase", **how}, "irl__batch": 5, "irl__keep": 3}
-    run, tree = open_parts(model_folder, tmp_path / "run", rl__steps=4, **changes)
+    run, tree = open_made_run(model_folder, tmp_path / "run", rl__steps=4, **changes)
     by_hand, known = ByHand(run, tree), []
     for number, steps in ((1, (1, 2)), (2, (3, 4))):
         for step in steps:
@@ -193,7 +193,7 @@ def test_phases_on_memory_are_the_ones_by_hand(how, model_folder, tmp_path):
 
 
 def test_a_phase_that_keeps_nothing_moves_nothing(model_folder, tmp_path):
-    run, _ = open_parts(model_folder, tmp_path / "run", irl__selector={"type": "negative"})
+    run, _ = open_made_run(model_folder, tmp_path / "run", irl__selector={"type": "negative"})
     run.store.append(1, made_rollouts(1, groups=1))  # all right
     before = [p.detach().clone() for p in run.policy.model.parameters()]
     (told,) = irl_phase(run, Phase(1, 1, 1, 1, irl=True, irl_lr=1e-3))

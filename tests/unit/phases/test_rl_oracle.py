@@ -5,7 +5,7 @@ from __future__ import annotations
 import oracle
 import pytest
 import torch
-from made_parts import judge, open_parts, save_model
+from made_run import judge, open_made_run, save_model
 
 from sps.phases.base import remember_base
 from sps.phases.rl import rl_phase
@@ -86,6 +86,10 @@ CASES = {
         "rl__algorithm": {"type": "none"},
     },
     "memory_gspo": {"irl__memory": {"share": 9.0, "weight": 0.5}, "rl__algorithm": GSPO},
+    "memory_gspo_that_fades": {
+        "irl__memory": {"share": 9.0, "weight": 0.5, "age": 2},
+        "rl__algorithm": GSPO,
+    },
     "memory_and_entropy": {"irl__memory": {"share": 9.0, "weight": 0.5}, "rl__entropy": 0.2},
     "memory_of_base": {"irl__memory": {"share": 9.0, "weight": 0.7, "source": "base"}},
     "memory_of_all_that_base_solves_often": {
@@ -115,7 +119,7 @@ def model_folder(tmp_path_factory):
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_a_phase_is_the_one_by_hand(name, model_folder, tmp_path):
     shift = 0.3 if "correction" in name else 0.0
-    run, tree = open_parts(model_folder, tmp_path / "run", shift=shift, **CASES[name])
+    run, tree = open_made_run(model_folder, tmp_path / "run", shift=shift, **CASES[name])
     remember_base(run)
     phase = ByHand(run, tree)
     if tree["irl"].get("memory", {}).get("source") == "base":

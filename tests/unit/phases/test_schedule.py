@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sps.algo.reach import reach
 from sps.config.load import parse_recipe
 from sps.evaluate.scores import best_step, count_scores
 from sps.phases.irl import batches
@@ -49,6 +50,10 @@ def test_a_rate_that_is_left_out_is_by_the_whole_phase_also_when_resumed_in_it()
         assert left == pytest.approx(rates[done // 3 :])
 
 
+def test_the_reach_of_a_rate_by_hand():
+    assert reach(3e-4, 4, 1e-3, 8) == pytest.approx(2 * 0.3 * 0.5**0.65)
+
+
 @pytest.mark.parametrize(
     ("every", "irl_steps", "rounds", "steps"),
     [
@@ -72,6 +77,10 @@ def test_evaluations_and_checkpoints_by_hand():
     # Generations of 2 steps end at 2, 3, 5, 6 and 7 where phases of 3 cut them short.
     assert schedule(rounds=2, **asked).evaluated() == [0, 2, 5, 6, 7]
     assert schedule(rounds=2, **asked).saved() == [5, 7]
+    # In a phase of 5 they end at 2, 4 and 5.
+    every_step = {"evaluation": {"every": 1}, "checkpoint": {"every": 1}, "irl": {"every": 5}}
+    assert schedule(rounds=2, **every_step).evaluated() == [0, 2, 4, 5, 7]
+    assert schedule(rounds=1, **every_step).saved() == [1, 2, 3, 4, 5, 6, 7]
     off = schedule(evaluation={"every": 0}, checkpoint={"every": 0})
     assert (off.evaluated(), off.saved()) == ([], [7])
 
@@ -79,6 +88,13 @@ def test_evaluations_and_checkpoints_by_hand():
 def test_rollouts_are_drawn_at_the_first_step_of_each_generation():
     found = schedule(rounds=2, irl={"every": 5})
     assert [list(found.draws(done)) for done in (0, 2, 4, 5, 7)] == [[], [1], [1, 3], [], [6]]
+    # Memory needs those of all phases, also where one has just ended.
+    assert [found.draws(done, all_phases=True) for done in (0, 2, 5, 7)] == [
+        [],
+        [1],
+        [1, 3, 5],
+        [1, 3, 5, 6],
+    ]
 
 
 def scores(*right):

@@ -7,7 +7,7 @@ import oracle
 import pytest
 import test_irl_oracle
 import test_rl_oracle
-from made_parts import open_parts, save_model
+from made_run import open_made_run, save_model
 
 from sps.loop import train
 from sps.types import Rollout
@@ -18,7 +18,7 @@ def test_a_run_is_the_one_by_hand(state, tmp_path):
     """Two phases of 2 RL steps and 3 IRL steps: each optimizer goes on where it was."""
     save_model(tmp_path / "model")
     seen = Listening()
-    run, tree = open_parts(
+    run, tree = open_made_run(
         tmp_path / "model",
         tmp_path / "run",
         listeners=[seen],

@@ -44,6 +44,9 @@ def test_mixed_is_computed_in_float32_and_kept_in_the_dtype_of_the_second():
     # nearest; 3/4 + 3/4 = 1.5.
     assert got.tolist() == [1.0078125, 1.5]
     assert mixed(first, second.float(), 0.25).tolist() == [1.005859375, 1.5]
+    # 0.502 - 0.375 = 0.127 is nearest to 130/1024; of 1.004 in bfloat16 it would be 132/1024.
+    half = mixed(torch.tensor([1.004]), torch.tensor([-0.75], dtype=torch.bfloat16), 0.5)
+    assert half.tolist() == [130 / 1024]
 
 
 @pytest.mark.parametrize("files", [("model.safetensors",), ("x-1.safetensors", "x-2.safetensors")])

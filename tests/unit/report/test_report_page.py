@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from made_runs import DAMAGE, SCRIPT, make_comparison, make_run
+from made_folders import DAMAGE, SCRIPT, make_comparison, make_run
 
 from sps.errors import UserError
 from sps.report.explorer import explorer_data

@@ -11,7 +11,7 @@ import types
 from pathlib import Path
 
 import pytest
-from made_runs import make_run
+from made_folders import make_run
 
 from sps.commands.report import run_diagnose, run_report
 from sps.errors import UserError

@@ -241,6 +241,11 @@ def test_mode_is_the_steps_in_no_order(text, steps):
     assert mode(text) == steps
 
 
+def test_the_mode_of_an_answer_is_of_its_own_steps():
+    assert Countdown().mode(PROBLEM, CORRECT[0]) == mode(CORRECT[0]) is not None
+    assert Countdown().mode(PROBLEM, "2 + 2 = 4") == "2 + 2"
+
+
 def test_a_difference_is_not_its_reverse():
     assert mode("(1 - 3) * 4") != mode("(3 - 1) * 4")
     assert mode("4 / 2") != mode("2 / 4")

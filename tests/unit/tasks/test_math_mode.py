@@ -5,6 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sps.tasks.math.mode import mode
+from sps.tasks.math.task import Mathematics
+from sps.types import Problem
 
 NOTHING = mode("17", "\\boxed{17}")
 
@@ -49,6 +51,12 @@ def test_the_answer_is_left_out_however_it_is_spelt():
     assert mode("$\\frac{1}{2}$", text_of("0.5")) == NOTHING
     assert mode("(5, 12)", "\\boxed{x = 5, y = 12}") == NOTHING  # a box is the answer
     assert mode("x^2", text_of("12")) == mode("17", text_of("12"))  # no number
+
+
+def test_the_task_leaves_out_the_answer_of_the_problem():
+    task = Mathematics({})
+    assert task.mode(Problem("p", "12", "17"), text_of("17")) == NOTHING
+    assert task.mode(Problem("p", "17", "12"), text_of("17")) != NOTHING
 
 
 def test_it_is_short_and_the_same_on_every_machine():

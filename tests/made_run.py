@@ -1,4 +1,4 @@
-"""Parts of a run over a random Llama, with a judge and an engine that tests can see into."""
+"""A run over a random Llama, with a judge and an engine that tests can see into."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ class Watched:
         self.engine.close()
 
 
-def open_parts(model_folder, folder, moved=0.05, shift=0.0, listeners=None, **changes):
-    """Parts, the run and the recipe's tree; the policy has moved away from its reference."""
+def open_made_run(model_folder, folder, moved=0.05, shift=0.0, listeners=None, **changes):
+    """The run and the recipe's tree; the policy has moved away from its reference."""
     recipe, tree = recipe_of(model_folder, **changes)
     run = open_run(recipe, folder, listeners=listeners)
     rng = torch.Generator().manual_seed(5)

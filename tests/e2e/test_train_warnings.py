@@ -1,0 +1,90 @@
+"""What a run warns of."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small_runs import (
+    recipe_of,
+    run,
+    told,
+)
+
+from sps.phases import irl
+from sps.rollout.cuda.retry import draw_all
+from sps.rollout.native.engine import NativeEngine
+
+pytestmark = pytest.mark.usefixtures("one_cache")
+
+
+def test_learning_from_rollouts_without_an_end_is_warned_of(tmp_path):
+    def warnings(folder, limit):
+        run(recipe_of(rollout__max_new_tokens=limit, irl__selector={"type": "negative"}), folder)
+        return [
+            r["text"] for r in told(folder) if r["kind"] == "warning" and "cut off" in r["text"]
+        ]
+
+    short = warnings(tmp_path / "short", 2)
+    assert len(short) == 2  # phases
+    assert "100% of the rollouts" in short[0]
+    assert "at 2 tokens" in short[0]
+    assert not warnings(tmp_path / "long", recipe_of().rollout.max_new_tokens)
+
+
+def test_the_papers_irl_lr_is_warned_about_and_the_tuned_one_is_not(tmp_path):
+    run(recipe_of(irl__lr=5e-10), tmp_path / "paper")
+    warnings = [r for r in told(tmp_path / "paper") if r["kind"] == "warning"]
+    assert [w["step"] for w in warnings] == [3, 6]
+    assert all("lr 5e-10" in w["text"] and "float32" in w["text"] for w in warnings)
+    assert all("the irl phase" in w["text"] for w in warnings)
+    run(recipe_of(irl__lr=None), tmp_path / "tuned")
+    assert not [r for r in told(tmp_path / "tuned") if r["kind"] == "warning"]
+
+
+def test_memory_that_runs_out_is_on_record_and_changes_nothing(tmp_path, monkeypatch):
+    """Once while drawing, once in an IRL step; the run is the one that had memory enough."""
+    run(recipe_of(irl__lr=None), tmp_path / "plain")
+    whole, kl, failures = NativeEngine.generate, irl.forward_kl, ["draw", "irl"]
+
+    def draw(engine, requests, sampling):
+        for number, completion in enumerate(whole(engine, requests, sampling)):
+            if "draw" in failures and len(requests) == 4 and number == 5:  # not the meter's two
+                failures.remove("draw")
+                raise torch.OutOfMemoryError
+            yield completion
+
+    def forward_kl(*given):
+        if "irl" in failures:
+            failures.remove("irl")
+            raise torch.OutOfMemoryError
+        return kl(*given)
+
+    monkeypatch.setattr(NativeEngine, "draw", draw, raising=False)
+    monkeypatch.setattr(NativeEngine, "generate", draw_all)
+    monkeypatch.setattr(irl, "forward_kl", forward_kl)
+    run(recipe_of(irl__lr=None), tmp_path / "tight")
+    assert not failures
+    records = told(tmp_path / "tight")
+    texts = [(r["step"], r["text"]) for r in records if r["kind"] == "warning"]
+    assert [step for step, _ in texts] == [1, 3]
+    assert "sequences are drawn at once now" in texts[0][1]
+    assert "passes are now of 8192 tokens" in texts[1][1]
+    plain = [r for r in told(tmp_path / "plain") if r["kind"] == "rl"]
+    tight = [r for r in records if r["kind"] == "rl"]
+    assert [r["reward"] for r in tight] == [r["reward"] for r in plain]
+    assert [r["loss"] for r in tight] == pytest.approx([r["loss"] for r in plain], abs=1e-6)
+
+
+def test_a_phase_in_which_no_group_disagrees_says_so(tmp_path):
+    # One token is never an answer: every group is all wrong. No right one is there to be kept.
+    recipe = recipe_of(rollout__max_new_tokens=1, irl__selector={"type": "positive"})
+    run(recipe, tmp_path / "run")
+    said = [r["text"] for r in told(tmp_path / "run") if r["kind"] == "warning"]
+    texts = [text for text in said if "no answer was right" not in text]
+    assert len(said) == len(texts) + 2  # after 3 steps, a phase, and after twice as many
+    assert ["both right and wrong answers" in text for text in texts] == [True, False] * 2
+    assert ["the irl phase had nothing to learn from" in text for text in texts] == [
+        False,
+        True,
+    ] * 2
+    assert not any("Raise" in text for text in texts)
