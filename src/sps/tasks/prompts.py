@@ -15,7 +15,8 @@ TAGGED = "Please reason step by step, and put your final answer between <answer>
 def plain(question: str, instruction: str, system: str) -> Prompt:
     """The question, the instruction, and nothing that a tokenizer would have to know."""
     head = f"{system}\n\n" if system else ""
-    return f"{head}Question: {question}\n{instruction}\n\nAnswer:"
+    asked = f"{question}\n{instruction}" if instruction else question
+    return f"{head}Question: {asked}\n\nAnswer:"
 
 
 def qwen_boxed(question: str, instruction: str, system: str) -> Prompt:
@@ -41,7 +42,8 @@ def chat(question: str, instruction: str, system: str) -> Prompt:
     to say; without one the instruction follows the question."""
     if system:
         return [{"role": "system", "content": system}, {"role": "user", "content": question}]
-    return [{"role": "user", "content": f"{question}\n\n{instruction}"}]
+    asked = f"{question}\n\n{instruction}" if instruction else question
+    return [{"role": "user", "content": asked}]
 
 
 TEMPLATES: Mapping[str, Callable[[str, str, str], Prompt]] = {
