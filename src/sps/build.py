@@ -153,7 +153,7 @@ def ensure_base(
     tokenizer = tiny.make_tokenizer(task.vocabulary())
     texts = ((p.question, text) for p, text in task.attempts(base.seed, base.solved))
     training = base.model_dump(exclude={"solved"})
-    return tiny.make_base(name, tokenizer, texts, progress, **training)
+    return tiny.make_base(tiny.cache_folder() / name, tokenizer, texts, progress, **training)
 
 
 def make_probe(run: Run, problems: list) -> Probe:

@@ -13,7 +13,7 @@ from sps.loop import train
 from sps.run.track import read_records
 from sps.store.rollouts import RolloutStore
 
-# By the number of signs: parts of a point, right from 0.5 on, and a crash now and then.
+# By the signs of a text: parts of a point, right from 0.5 on, and a crash now and then.
 CODE = """
 def problems(split):
     return [{"id": f"{split}{i}", "question": f"{len(split)} {i} -> 9 :"} for i in range(4)]
@@ -22,7 +22,7 @@ def prompt(problem):
     return problem.question
 
 def judge(problem, text):
-    if len(text) % 5 == 0:
+    if sum(map(ord, text)) % 3 == 1:
         raise KeyError("five")
     return (len(text) % 4) / 4
 """

@@ -27,6 +27,13 @@ class Source(Node):
     columns: ColumnsConfig = ColumnsConfig()
 
 
+class Example(Node):
+    """A question and its answer."""
+
+    question: str
+    answer: str
+
+
 class DataConfig(Node):
     """Which questions, and how they are divided."""
 
@@ -44,6 +51,8 @@ class DataConfig(Node):
     test: Positive = 64  # training questions held out when there are no benchmarks
     overlap: Literal["report", "drop", "off"] = "report"  # training questions found in benchmarks
     instruction: str | None = None  # None: the usual sentence
+    system: str = ""  # a system message, for rows that have none of their own
+    examples: tuple[Example, ...] = ()  # shown before every question
     cut: Cut = "zero"
 
     def mixed(self) -> tuple[Source, ...]:

@@ -98,6 +98,12 @@ def source_names(t: DataConfig) -> list[str]:
     return [f"{s}-{i}" if stems.count(s) > 1 else s for i, s in enumerate(stems, 1)]
 
 
+def source_counts(t: object, problems: list[Problem]) -> dict[str, int]:
+    """How many problems are of which source; empty where there is one alone."""
+    names = source_names(t) if isinstance(t, DataConfig) and t.sources else []
+    return {name: sum(p.id.startswith(f"{name}/") for p in problems) for name in names}
+
+
 def _by_weight(t: DataConfig, rows: list[Problem]) -> list[Problem]:
     """As many of each source as its weight allows where no question is used twice."""
     if not t.sources:

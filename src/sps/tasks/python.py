@@ -19,6 +19,7 @@ from sps.errors import RunFailed, UserError
 from sps.schema import NonNegative, Seconds, Template
 from sps.tasks import Bench, Task, TaskType
 from sps.tasks.prompts import Prompt, render
+from sps.tasks.questions import preface_of
 from sps.tasks.user_code import RETURNED, UserCode, load, make_judge, told
 from sps.types import Finding, Problem, Verdict
 from sps.verify import Pool, Verifier, open_verifier, wire
@@ -128,11 +129,11 @@ def _checked(
     findings: Callable[[], Sequence[Finding]],
 ) -> PythonTask:
     _check_problems(code, splits)
-    own = code.get("prompt")
+    own, instruction, preface = code.get("prompt"), t.instruction or "", preface_of(t)
 
     def show(problem: Problem) -> Prompt:
         if own is None:
-            return render(t.template, problem.question, t.instruction or "", problem.meta)
+            return render(t.template, problem.question, instruction, problem.meta, preface)
         return _prompt(code, problem, code.call("prompt", problem))
 
     judge = "sps.tasks.user_code:make_judge"
