@@ -27,11 +27,12 @@ from sps.tasks.table import TASKS
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference.md"
 Kind = type[BaseModel]
+Seen = set[tuple[str, Kind]]  # places and what is shown of them
 
 
 def page() -> str:
     """The whole page."""
-    seen: set[Kind] = set()
+    seen: Seen = set()
     tasks = {name: row.config for name, row in TASKS.items()}
     algorithms = {str(k.model_fields["type"].default): k for k in kinds_in(AnyAlgorithm)}
     parts = [
@@ -59,7 +60,7 @@ def page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def section(name: str, kind: Kind, seen: set[Kind], skip: tuple[str, ...] = ()) -> list[str]:
+def section(name: str, kind: Kind, seen: Seen, skip: tuple[str, ...] = ()) -> list[str]:
     """A branch: what it is for, its keys, and the branches below it that were not shown yet."""
     said = comments(kind)
     rows, below = [], []
@@ -69,8 +70,8 @@ def section(name: str, kind: Kind, seen: set[Kind], skip: tuple[str, ...] = ()) 
             inner = []
         place = f"{name.partition(' ')[0]}.{key}" if name else key
         if inner and "type" not in inner[0].model_fields:
-            new = [k for k in inner if k not in seen]
-            seen.update(new)
+            new = [k for k in inner if (place, k) not in seen]
+            seen.update((place, k) for k in new)
             below += [text for k in new for text in section(place, k, seen)]
         default, values = shown(field), cell(type_name(field))
         rows.append(f"| `{key}` | {default} | {values} | {cell(said.get(key, ''))} |")
