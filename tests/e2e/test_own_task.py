@@ -13,7 +13,8 @@ from sps.loop import train
 from sps.run.track import read_records
 from sps.store.rollouts import RolloutStore
 
-# By the signs of a text: parts of a point, right from 0.5 on, and a crash now and then.
+# By the signs of a text: parts of a point, right from 0.75 on, and a crash now and then.
+# One problem is never solved.
 CODE = """
 def problems(split):
     return [{"id": f"{split}{i}", "question": f"{len(split)} {i} -> 9 :"} for i in range(4)]
@@ -24,7 +25,7 @@ def prompt(problem):
 def judge(problem, text):
     if sum(map(ord, text)) % 3 == 1:
         raise KeyError("five")
-    return (len(text) % 4) / 4
+    return min(len(text) % 4, 1 if problem.id == "train0" else 3) / 4
 """
 
 
@@ -32,7 +33,7 @@ def judge(problem, text):
 def recipe(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(CODE)
-    task = {"type": "python", "path": str(path), "right": 0.5, "workers": 1, "cut": "judge"}
+    task = {"type": "python", "path": str(path), "right": 0.75, "workers": 1, "cut": "judge"}
     tree = {"model": {"path": str(BASE)}, "task": task, **SMALL}
     tree["rollout"] = {"prompts": 4, "n": 4, "max_new_tokens": 6}
     return parse_recipe(tree, "test")
@@ -50,9 +51,9 @@ def test_parts_of_a_point_train_and_right_counts_in_pass_at_k(recipe, tmp_path):
     scores = trained(recipe, tmp_path / "run")
     table = RolloutStore(tmp_path / "run" / "rollouts").read()
     rewards = dict(zip(table["reward"].to_pylist(), table["verdict"].to_pylist(), strict=True))
-    assert {reward for reward in rewards if 0 < reward < 0.5} == {0.25}
+    assert {reward for reward in rewards if 0 < reward < 0.75}
     for reward, kind in rewards.items():
-        assert (kind == "correct") == (reward >= 0.5)
+        assert (kind == "correct") == (reward >= 0.75)
     crashed = table.filter(pc.field("verdict") == "crashed")["detail"].to_pylist()
     assert crashed
     for detail in crashed:
@@ -60,10 +61,10 @@ def test_parts_of_a_point_train_and_right_counts_in_pass_at_k(recipe, tmp_path):
     (step,) = (r for r in read_records(tmp_path / "run" / "metrics.jsonl") if r["kind"] == "rl")
     mean = sum(table["reward"].to_pylist()) / len(table)
     assert step["reward"] == pytest.approx(mean)
-    assert step["reward"] > step["verdict/correct"] * 0.5
+    assert step["reward"] > step["verdict/correct"] * 0.75
     right = [k == "correct" for k in table.sort_by([("group", "ascending")])["verdict"].to_pylist()]
     groups = [any(right[i : i + 4]) for i in range(0, 16, 4)]
-    assert step["solved"] == sum(groups) / 4
+    assert step["solved"] == sum(groups) / 4 < 1
     assert scores.kinds["correct"] == scores.correct_Q.sum()
 
 
@@ -73,7 +74,7 @@ def test_a_run_keeps_its_task_file_and_goes_on_with_no_other(recipe, tmp_path):
     assert (folder / "task.py").read_text() == CODE
     digest = hashlib.sha256(CODE.encode()).hexdigest()
     assert (folder / "task.sha256").read_text() == f"{digest}  mine.py\n"
-    file.write_text(CODE.replace("% 4) / 4", "% 5) / 5"))
+    file.write_text(CODE.replace("% 4", "% 5"))
     with pytest.raises(
         UserError, match=r"mine\.py is not the file that the run began with"
     ) as said:
