@@ -15,7 +15,7 @@ from sps.config.tasks import check_embedded
 from sps.data.sampler import Sampler
 from sps.data.splits import digest
 from sps.errors import UserError
-from sps.lifecycle.resume import claim, forget, make_probe_of, restore
+from sps.lifecycle.resume import claim, forget, keep_code, make_probe_of, restore
 from sps.phases.memory import make_memory
 from sps.phases.run import Run
 from sps.policy import embedded
@@ -61,6 +61,7 @@ def open_run(
     if not (folder / RECIPE).exists():
         raise UserError(f"{folder}: rank {ranks.rank} does not see it; use storage all nodes share")
     task = make_task(recipe)
+    ranks.broadcast(lambda: keep_code(task.source, folder))
     splits = {split: task.problems(split) for split in ("train", "validation", "test")}
     adapted = recipe.model.lora is not None  # a checkpoint then holds the adapters alone
     policy = make_policy(recipe, str(checkpoint) if checkpoint and not adapted else None, ranks)
@@ -155,7 +156,9 @@ def ensure_base(
     tokenizer = embedded.make_tokenizer(task.vocabulary())
     texts = ((p.question, text) for p, text in task.attempts(base.seed, base.solved))
     training = base.model_dump(exclude={"solved"})
-    return embedded.make_base(name, tokenizer, texts, progress, **training)
+    return embedded.make_base(
+        embedded.cache_folder() / name, tokenizer, texts, progress, **training
+    )
 
 
 def make_probe(run: Run, problems: list) -> Probe:
@@ -220,7 +223,7 @@ def _make_run(
         train=splits["train"],
         validation=splits["validation"],
         test=splits["test"],
-        data=digest(splits),
+        data=digest(splits, whole=task.source is not None),
         ranks=ranks,
     )
     run.health = Health(run.schedule.phase_steps)

@@ -78,6 +78,28 @@ def demo(
 
 
 @app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(help="A new folder.")],
+) -> None:
+    """A starter of your own: a recipe, a task file, ten rows of data, a tiny policy."""
+    from sps.commands.init import run_init
+
+    run_init(folder)
+
+
+@app.command()
+def data(
+    recipe: Annotated[Path, typer.Argument(help="A YAML recipe; nothing is trained.")],
+    show: Annotated[int, typer.Option(min=0, help="Prompts to show.")] = 5,
+    overrides: Set = None,
+) -> None:
+    """The data of a recipe: counts, lengths in tokens, repeats, overlap, prompts as they are."""
+    from sps.commands.data import run_data
+
+    run_data(recipe, show, overrides or [])
+
+
+@app.command()
 def train(
     recipe: Annotated[Path, typer.Argument(help="A YAML recipe; see recipes/.")],
     out: Annotated[

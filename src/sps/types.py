@@ -68,7 +68,7 @@ class Verdict:
     """The judgement of one completion. A reward of 0 always has a kind that says why."""
 
     kind: str  # one of KINDS
-    reward: float  # 1.0 correct, else 0.0
+    reward: float  # 1.0 correct, else 0.0; a judge of the user's own may give parts of a point
     detail: str = ""  # the task's own word for it, such as 'wrong_target'
     answer: str = ""  # what was read as the answer
 

@@ -44,6 +44,25 @@ def questions(folder, name, question):
     return str(folder / name)
 
 
+OWN = """
+def problems(split):
+    first, count = {"train": (0, 8), "validation": (8, 3), "test": (11, 4)}[split]
+    numbers = range(first, first + count)
+    return [{"question": f"What is {n} + 1?", "answer": n + 1, "n": n} for n in numbers]
+
+def judge(problem, text):
+    return text.strip() == str(problem.meta["n"] + 1)
+
+def mode(problem, text):
+    return text.strip()
+"""
+
+
+def own_task(folder):
+    (folder / "own_task.py").write_text(OWN)
+    return str(folder / "own_task.py")
+
+
 # Of each row: its keys, given a folder; the text of a right answer; a benchmark of sps eval.
 EXAMPLES = {
     "countdown": (lambda folder: SIZES, countdown_answer, "countdown"),
@@ -67,6 +86,11 @@ EXAMPLES = {
         lambda folder: {"name": "basic_arithmetic", "workers": 1, "time_limit": 20.0, **SIZES},
         tagged,
         "gym:basic_arithmetic",
+    ),
+    "python": (
+        lambda folder: {"path": own_task(folder), "workers": 1, "time_limit": 20.0},
+        lambda problem: problem.answer,
+        "python:{folder}/own_task.py",
     ),
 }  # fmt: skip
 
@@ -176,7 +200,7 @@ def test_findings_are_on_record_with_rows(made):
 
 def test_sps_eval_knows_it(made):
     name, _, _, _, folder = made
-    asked = Bench(EXAMPLES[name][2], limit=3, data_dir=str(folder), workers=1)
+    asked = Bench(EXAMPLES[name][2].format(folder=folder), limit=3, data_dir=str(folder), workers=1)
     task = make_bench(asked)
     problems = task.problems("test")[:3]
     assert len(problems) == 3

@@ -25,11 +25,11 @@ def test_the_type_picks_the_task():
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"type": "maths"}, "type is one of countdown, math, choice and gym"),
+        ({"type": "maths"}, "type is one of countdown, math, choice, gym and python"),
         ({"numbrs": 3}, "no such key; did you mean 'numbers'"),
         ({"type": "math", "data": "a", "tmplate": "r1"}, "did you mean 'template'"),
         ({"type": "math", "data": "a", "columns": {"qestion": "q"}}, "did you mean 'question'"),
-        ({"type": "math"}, "data: Field required"),
+        ({"type": "math"}, "data: name a"),
         (
             {"type": "math", "data": "a", "template": "qwen"},
             "'qwen_boxed', 'r1', 'plain' or 'chat'",

@@ -121,7 +121,7 @@ def run_eval(
     ranks = join_ranks(machinery.device)
     _check(settings, machinery, ranks)
     parts = [make_part(name, settings, machinery) for name in names]
-    folder = out or Path("evals") / _slug(settings.model)
+    folder = out or default_folder(settings.model)
     settings = ranks.broadcast(lambda: _resolved(settings, machinery, folder, regrade_only))
     run = _Eval(settings, machinery, parts, folder, regrade_only, ranks)
     claimed = ranks.broadcast(lambda: _take(run))
@@ -133,6 +133,11 @@ def run_eval(
     release(folder)
     ranks.leave()
     return found
+
+
+def default_folder(model: str) -> Path:
+    """Where an evaluation goes that is given no folder."""
+    return Path("evals") / _slug(model)
 
 
 def run_eval_compare(a: Path, b: Path) -> None:

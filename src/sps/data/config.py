@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
 
 from sps.schema import Cut, Node, NonNegative, Positive
 
@@ -15,10 +17,28 @@ class ColumnsConfig(Node):
     id: str | None = None
 
 
+class Source(Node):
+    """One of several data sets, and its share of the questions."""
+
+    data: str  # .jsonl, .json, .parquet or .csv file, or a hub id
+    weight: Annotated[float, Field(gt=0)] = 1.0  # of all, next to the other weights
+    split: str = "train"  # on the hub
+    config: str | None = None  # on the hub
+    columns: ColumnsConfig = ColumnsConfig()
+
+
+class Example(Node):
+    """A question and its answer."""
+
+    question: str
+    answer: str
+
+
 class DataConfig(Node):
     """Which questions, and how they are divided."""
 
-    data: str  # .jsonl, .json, .parquet or .csv file, or a hub id
+    data: str | None = None  # .jsonl, .json, .parquet or .csv file, or a hub id
+    sources: tuple[Source, ...] = ()  # or several of them, mixed
     split: str = "train"  # on the hub
     config: str | None = None  # on the hub
     columns: ColumnsConfig = ColumnsConfig()
@@ -31,4 +51,28 @@ class DataConfig(Node):
     test: Positive = 64  # training questions held out when there are no benchmarks
     overlap: Literal["report", "drop", "off"] = "report"  # training questions found in benchmarks
     instruction: str | None = None  # None: the usual sentence
+    system: str = ""  # a system message, for rows that have none of their own
+    examples: tuple[Example, ...] = ()  # shown before every question
     cut: Cut = "zero"
+
+    def mixed(self) -> tuple[Source, ...]:
+        """The data sets; the one that `data` names has the keys beside it."""
+        if self.data is None:
+            return self.sources
+        own = {"split": self.split, "config": self.config, "columns": self.columns}
+        return (Source(data=self.data, **own),)
+
+    @model_validator(mode="after")
+    def _has_data(self) -> DataConfig:
+        if not self.data and not self.sources:
+            raise ValueError("data: name a .jsonl, .json, .parquet or .csv file, or a hub id")
+        return self
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> DataConfig:
+        if self.data and self.sources:
+            raise ValueError("give data for one data set, or sources for several, and not both")
+        for key in ("split", "config", "columns") if self.sources else ():
+            if getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(f"{key}: with sources, give it in the one that it is of")
+        return self

@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,7 @@ def load_problems(
     config: str | None = None,
     key: str = "task.data",
     convert: Callable[[Row], Row] | None = None,
+    whole: bool = False,
 ) -> list[Problem]:
     """Every row as a problem, in order. `key` is what errors call the setting that named it."""
     rows = list(read_rows(source, split, config, key))
@@ -62,9 +63,17 @@ def load_problems(
         raise UserError(f"{key}: {source} holds no rows")
     if convert:
         rows = [convert(row) for row in rows]
-    columns = columns or Columns()
+    return to_problems(rows, columns or Columns(), source, key, whole)
+
+
+def to_problems(
+    rows: Sequence[Row], columns: Columns, source: str, key: str, whole: bool = False
+) -> list[Problem]:
+    """Rows as problems. With `whole` the answer may be missing, and `meta` is all of the row."""
     question = _column(rows, columns.question, QUESTION, "question", source, key)
-    answer = _column(rows, columns.answer, ANSWER, "answer", source, key)
+    answer = None
+    if columns.answer or not whole or _has_answers(rows):
+        answer = _column(rows, columns.answer, ANSWER, "answer", source, key)
     name = columns.id or next((c for c in ID if all(get(r, c) is not None for r in rows)), None)
     if columns.id:
         _column(rows, columns.id, ID, "id", source, key)
@@ -76,7 +85,21 @@ def load_problems(
         for i, row in enumerate(rows)
     ]
     _unique(problems, source, key)
+    if whole:
+        problems = [
+            replace(p, meta={**row, **_system(p)}) for p, row in zip(problems, rows, strict=True)
+        ]
     return problems
+
+
+def _has_answers(rows: Sequence[Row]) -> bool:
+    """Whether the first of the usual columns that is there holds plain answers in every row."""
+    found = next((c for c in ANSWER if get(rows[0], c) is not None), None)
+    return found is not None and all(isinstance(get(r, found), str | int | float) for r in rows)
+
+
+def _system(problem: Problem) -> Row:
+    return {"system": problem.meta["system"]} if problem.meta.get("system") else {}
 
 
 def read_rows(source: str, split: str, config: str | None, key: str) -> Iterator[Row]:
@@ -230,19 +253,19 @@ def _names(row: Mapping[str, Any], head: str = "") -> list[str]:
 
 
 def _problem(
-    row: Row, number: int, question: str, answer: str, name: Any, source: str, key: str
+    row: Row, number: int, question: str, answer: str | None, name: Any, source: str, key: str
 ) -> Problem:
-    asked, gold = get(row, question), get(row, answer)
+    asked, gold = get(row, question), get(row, answer) if answer else ""
     meta = {k: v for k, v in row.items() if isinstance(v, str | int | float | bool) and k != "id"}
     for used in (question, answer, "solution"):
-        meta.pop(used, None)
+        meta.pop(str(used), None)
     if isinstance(asked, list):  # chat messages: the last of the user asks, the system's is kept
         asked, meta["system"] = _from_messages(asked, number, source, key)
     if isinstance(gold, list) and len(gold) == 1:
         gold = gold[0]
     if isinstance(gold, str) and "####" in gold:
         gold = _after_hashes(gold)
-    found = {"question": asked, "answer": gold, "id": name}
+    found = {"question": asked, **({"answer": gold} if answer else {}), "id": name}
     for what, value in (*found.items(), ("system message", meta.get("system", "-"))):
         if fault := _fault(value, what):
             raise UserError(f"{key}: {source}: row {number + 1} {fault}; mend or remove that row")

@@ -5,23 +5,31 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from sps.data.benchmarks import load_benchmark
 from sps.data.config import DataConfig
 from sps.data.duplicates import Duplicate, describe, drop_duplicates
 from sps.data.load import Columns, load_problems
 from sps.data.overlap import Overlap, find_overlaps, held_out_summary, summary
-from sps.data.subset import hold_out
+from sps.data.subset import hold_out, shuffled
 from sps.types import Finding, Problem
 
 Splits = dict[str, list[Problem]]
 Label = Callable[[list[Problem], str], list[Problem]]  # checks the answers; errors name the place
 
 
-def digest(splits: Splits) -> str:
-    """Of every question and answer, in their order: whether a run goes on with what it began on."""
-    rows = {split: [(p.id, p.question, p.answer) for p in splits[split]] for split in splits}
+def digest(splits: Splits, whole: bool = False) -> str:
+    """Of every question and answer, in their order: whether a run goes on with what it began on.
+
+    With `whole` of all that a judge is told.
+    """
+
+    def row(p: Problem) -> tuple:
+        return (p.id, p.question, p.answer, *([dict(p.meta)] if whole else []))
+
+    rows = {split: [row(p) for p in splits[split]] for split in splits}
     return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -37,7 +45,7 @@ class Read:
         """What was left out, and what leaks between the splits."""
         found = []
         if self.dropped:
-            text = describe(self.dropped, self.config.data)
+            text = describe(self.dropped, self.config.data or "task.sources")
             rows = [d.row() for d in self.dropped]
             found.append(Finding("duplicates", "warning", text, rows))
         overlaps, text = check_overlap(self.config, self.splits)
@@ -51,11 +59,13 @@ def _as_they_are(problems: list[Problem], where: str) -> list[Problem]:
     return problems
 
 
-def read_questions(t: DataConfig, label: Label = _as_they_are) -> Read:
-    """Training questions, some of them held out, and the benchmarks as the test set."""
-    columns = Columns(t.columns.question, t.columns.answer, t.columns.id)
-    rows = load_problems(t.data, columns, split=t.split, config=t.config)
-    rows, dropped = drop_duplicates(label(rows, f"task.data: {t.data}"))
+def read_questions(t: DataConfig, label: Label = _as_they_are, whole: bool = False) -> Read:
+    """Training questions, some of them held out, and the benchmarks as the test set.
+
+    With `whole` a row needs no answer, and all of it is its problem's `meta`.
+    """
+    rows, dropped = drop_duplicates(_mixed(t, label, whole))
+    rows = _by_weight(t, rows)
     benchmarks = {name: _benchmark(name, t, label) for name in t.benchmarks}
     if benchmarks and t.overlap == "drop":
         shared = {o.train_id for o in find_overlaps(rows, benchmarks)}
@@ -65,6 +75,45 @@ def read_questions(t: DataConfig, label: Label = _as_they_are) -> Read:
     if benchmarks:
         splits["test"] = [problem for problems in benchmarks.values() for problem in problems]
     return Read(t, splits, dropped)
+
+
+def _mixed(t: DataConfig, label: Label, whole: bool) -> list[Problem]:
+    """The rows of every source; of several, the ids say which one they are of."""
+    found: list[Problem] = []
+    sources = t.mixed()
+    for name, source in zip(source_names(t), sources, strict=True):
+        key = "task.data" if t.data else f"task.sources: {name}"
+        columns = Columns(source.columns.question, source.columns.answer, source.columns.id)
+        how = {"split": source.split, "config": source.config, "key": key, "whole": whole}
+        rows = label(load_problems(source.data, columns, **how), f"{key}: {source.data}")
+        if t.sources:
+            rows = [replace(row, id=f"{name}/{row.id}") for row in rows]
+        found += rows
+    return found
+
+
+def source_names(t: DataConfig) -> list[str]:
+    """What sources are called: by their files, with a number where two have the same name."""
+    stems = [Path(source.data).stem for source in t.mixed()]
+    return [f"{s}-{i}" if stems.count(s) > 1 else s for i, s in enumerate(stems, 1)]
+
+
+def source_counts(t: object, problems: list[Problem]) -> dict[str, int]:
+    """How many problems are of which source; empty where there is one alone."""
+    names = source_names(t) if isinstance(t, DataConfig) and t.sources else []
+    return {name: sum(p.id.startswith(f"{name}/") for p in problems) for name in names}
+
+
+def _by_weight(t: DataConfig, rows: list[Problem]) -> list[Problem]:
+    """As many of each source as its weight allows where no question is used twice."""
+    if not t.sources:
+        return rows
+    weights = {name: s.weight for name, s in zip(source_names(t), t.sources, strict=True)}
+    pools = {name: [r for r in rows if r.id.startswith(f"{name}/")] for name in weights}
+    unit = min(len(pools[name]) / weight for name, weight in weights.items())
+    # A whisker more, so that 0.07 of 100, which may be 6.999999999999999, counts as 7.
+    take = {name: int(unit * weight + 1e-9) for name, weight in weights.items()}
+    return [row for name in pools for row in shuffled(pools[name], t.seed)[: take[name]]]
 
 
 def _benchmark(name: str, t: DataConfig, label: Label) -> list[Problem]:

@@ -18,6 +18,7 @@ from transformers import GenerationConfig
 
 from sps import __version__
 from sps.config.recipe import Recipe
+from sps.data.config import DataConfig
 from sps.evaluate.scores import Scores, load_scores
 from sps.evaluate.tables import shown_ks
 from sps.phases.run import Run
@@ -194,7 +195,8 @@ def _what(recipe: Recipe, step: int) -> str:
 
 
 def _prompt(run: Run) -> str:
-    shaped = getattr(run.recipe.task, "template", None)  # without one the question is the prompt
+    # Without a template the question is the prompt, or the user's own code makes it.
+    shaped = getattr(run.recipe.task, "template", None) and run.task.source is None
     problem = Problem("", "{question}", "") if shaped or not run.validation else run.validation[0]
     prompt = run.task.prompt(problem)
     how = run.recipe.evaluation
@@ -210,10 +212,10 @@ def _prompt(run: Run) -> str:
 
 def _data(run: Run, records: list[Record]) -> Iterator[str]:
     task = run.recipe.task
-    source = getattr(task, "data", None) or getattr(task, "name", None) or ""
-    if source and not is_hub_id(source):
-        source = Path(source).name
-    named = f", {plain(source)}" if source else ""
+    sources = [s.data for s in task.mixed()] if isinstance(task, DataConfig) else []
+    sources = sources or [getattr(task, "name", None) or getattr(task, "path", None) or ""]
+    names = [s if is_hub_id(s) else Path(s).name for s in sources if s]
+    named = f", {plain(', '.join(names))}" if names else ""
     tests = ", ".join(plain(b) for b in getattr(task, "benchmarks", ())) or "held out"
     yield (
         f"Task: {task.type}{named}. {len(run.train)} training problems, "

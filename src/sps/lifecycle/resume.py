@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 from pathlib import Path
@@ -25,7 +26,17 @@ from sps.policy.checkpoint import (
 from sps.policy.meter import Probe
 from sps.policy.sharding import set_optimizer_state
 from sps.run.disk import write_whole
-from sps.run.folder import CHECKPOINTS, EVALS, LOCK, RECIPE, RECORD, ROLLOUTS
+from sps.run.folder import (
+    CHECKPOINTS,
+    EVALS,
+    LOCK,
+    RECIPE,
+    RECORD,
+    ROLLOUTS,
+    TASK_FILE,
+    TASK_HASH,
+    find_checkpoints,
+)
 from sps.run.lock import hold
 from sps.run.track import read_records
 
@@ -88,6 +99,29 @@ def _same_run(recipe: Recipe, folder: Path, resume: bool) -> None:
             f"{record}: the record of this run is missing. Put the file back; or make an empty one "
             "to go on without the records and validation scores of the steps so far"
         )
+
+
+def keep_code(source: Path | None, folder: Path) -> None:
+    """Keep a copy of the user's own code and its hash; a run that has begun goes on with no other.
+
+    Modules that the file imports are not looked at.
+    """
+    if source is None:
+        return
+    data, copy, written = source.read_bytes(), folder / TASK_FILE, folder / TASK_HASH
+    said = f"{hashlib.sha256(data).hexdigest()}  {source.name}\n"
+    if written.exists() and (folder / RECORD).exists() and written.read_text() != said:
+        saved = [*find_checkpoints(folder / CHECKPOINTS).values()]
+        learnt = (
+            f", with --set model.path={saved[-1]} from what this one has learnt" if saved else ""
+        )
+        raise UserError(
+            f"{folder}: cannot resume, {source} is not the file that the run began with; that one "
+            f"is {copy}. See what changed: diff {copy} {source}. To go on, put it back: cp {copy} "
+            f"{source}. To train with the new one, choose another folder with --out{learnt}"
+        )
+    write_whole(copy, data)
+    write_whole(written, said)
 
 
 def _last_sound(folder: Path) -> tuple[Path | None, str]:

@@ -283,13 +283,17 @@ def _set_lr(optimizer: torch.optim.Optimizer, lr: float, step: int, warmup: int)
         group["lr"] = lr * min(1.0, step / warmup) if warmup else lr
 
 
+def _right(rollout: Rollout) -> bool:
+    return rollout.verdict.kind == "correct"
+
+
 def _drawn_metrics(drawn: list[Group], groups: list[Group]) -> Metrics:
     rollouts = [rollout for group in drawn for rollout in group]
     kinds = Counter(r.verdict.kind for r in rollouts)
     tokens = sum(len(r.ids) for r in rollouts)
     metrics = {
         "reward": float(np.mean([r.verdict.reward for r in rollouts])),
-        "solved": float(np.mean([any(r.verdict.reward for r in group) for group in drawn])),
+        "solved": float(np.mean([any(_right(r) for r in group) for group in drawn])),
         "useful": float(np.mean([_disagrees(group) for group in groups])),
         "groups": len(drawn),
         "length": tokens / len(rollouts),

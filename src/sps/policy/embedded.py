@@ -48,19 +48,18 @@ def make_tokenizer(words: list[str]) -> PreTrainedTokenizerFast:
 
 
 def make_base(
-    name: str,
+    folder: Path,
     tokenizer: PreTrainedTokenizerFast,
     attempts: Iterator[tuple[str, str]],
     progress: Callable[[int, int, float], None] = lambda step, of, loss: None,
     **settings: Any,
 ) -> Path:
-    """Train on (prompt, completion) texts, save under `name`; a crash leaves nothing half made.
+    """Train on (prompt, completion) texts, save in `folder`; a crash leaves nothing half made.
 
     Settings are those of `_train` and `_shape`.
     """
     model = _train(tokenizer, attempts, progress, **settings)
-    folder = cache_folder() / name
-    draft = folder.with_name(f"{name}.{os.getpid()}.draft")
+    draft = folder.with_name(f"{folder.name}.{os.getpid()}.draft")
     model.save_pretrained(draft)
     tokenizer.save_pretrained(draft)
     shutil.rmtree(folder, ignore_errors=True)

@@ -65,22 +65,27 @@ class Policy:
         return str(next(self.model.parameters()).dtype).removeprefix("torch.")
 
     def encode(self, prompt: str | list[dict[str, str]]) -> tuple[int, ...]:
-        """Token ids of plain text, or of chat messages through the tokenizer's template."""
-        if isinstance(prompt, str):
-            return tuple(self.tokenizer(prompt)["input_ids"])
-        if not getattr(self.tokenizer, "chat_template", None):
-            raise UserError(
-                f"{self.source}: its tokenizer has no chat template; choose another prompt "
-                "template (task.template in a recipe, --template here): plain, qwen_boxed or r1"
-            )
-        ids = self.tokenizer.apply_chat_template(
-            prompt, add_generation_prompt=True, tokenize=True, return_dict=True
-        )["input_ids"]
-        return tuple(ids)
+        """See `encode`."""
+        return encode(self.tokenizer, prompt, self.source)
 
     def decode(self, ids: Any) -> str:
         """Text of a completion, without end and pad tokens."""
         return self.tokenizer.decode(ids, skip_special_tokens=True)
+
+
+def encode(tokenizer: Any, prompt: str | list[dict[str, str]], source: str) -> tuple[int, ...]:
+    """Token ids of plain text, or of chat messages through the tokenizer's template."""
+    if isinstance(prompt, str):
+        return tuple(tokenizer(prompt)["input_ids"])
+    if not getattr(tokenizer, "chat_template", None):
+        raise UserError(
+            f"{source}: its tokenizer has no chat template; choose another prompt "
+            "template (task.template in a recipe, --template here): plain, qwen_boxed or r1"
+        )
+    ids = tokenizer.apply_chat_template(
+        prompt, add_generation_prompt=True, tokenize=True, return_dict=True
+    )["input_ids"]
+    return tuple(ids)
 
 
 def prepare_training(model: Any, checkpointing: bool = False, compiled: bool = False) -> None:

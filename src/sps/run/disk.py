@@ -16,10 +16,10 @@ _BROKEN = {errno.EIO, errno.EROFS, errno.ESTALE, errno.ENODEV, errno.ENXIO}
 _REFUSED = {errno.EACCES, errno.EPERM}  # in mid-run: a ticket that has run out, a changed mode
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str | bytes) -> None:
     """Put a text in a file's place; after a crash or a power cut it is the old one or the new."""
     draft = path.with_name(f"{path.name}.draft")
-    draft.write_text(text, encoding="utf-8")
+    draft.write_bytes(text.encode("utf-8") if isinstance(text, str) else text)
     sync(draft)
     draft.rename(path)
     sync(path.parent)

@@ -2,6 +2,7 @@
 
 recipe.yaml                     as resolved, every default written out
 metrics.jsonl                   the record, one JSON object a line
+task.py, task.sha256            of a python task: the file as it was, and its hash
 rollouts/*.parquet              see store/rollouts.py
 evals/NAME.json, evals/NAME/    scores of an evaluation, and its samples
 checkpoints/step-000100/        and stop-000117 of a stop, damaged-step-000100 put aside
@@ -15,6 +16,7 @@ import re
 from pathlib import Path
 
 RECIPE, RECORD, LOCK, RESULT = "recipe.yaml", "metrics.jsonl", ".lock", "result.json"
+TASK_FILE, TASK_HASH = "task.py", "task.sha256"
 RESULTS = "results.json"  # of a comparison, or of an evaluation by sps eval
 CHECKPOINTS, ROLLOUTS, EVALS = "checkpoints", "rollouts", "evals"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from sps.schema import Node
@@ -16,6 +17,7 @@ class Task(Protocol):
 
     name: str
     pool: Pool | None = None  # worker processes for its judge; None: it runs in this one
+    source: Path | None = None  # the user's own file whose code it runs; a run keeps a copy
 
     def problems(self, split: str) -> list[Problem]:
         """The problems of 'train', 'validation' or 'test', always in the same order."""

@@ -16,7 +16,7 @@ from sps.errors import UserError
 from sps.schema import Template
 from sps.tasks import Bench, TaskType, answers
 from sps.tasks.prompts import LETTER
-from sps.tasks.questions import Questions, bench_problems
+from sps.tasks.questions import Questions, bench_problems, preface_of
 from sps.types import Finding, Problem, Verdict
 
 LETTERS = "ABCDEFGHIJ"
@@ -63,7 +63,9 @@ def _make(t: ChoiceConfig) -> Choice:
     from sps.data.splits import read_questions  # pyarrow
 
     read = read_questions(t, labelled)
-    return Choice(read.splits, t.template, t.instruction or LETTER, t.cut, read.findings)
+    task = Choice(read.splits, t.template, t.instruction or LETTER, t.cut, read.findings)
+    task.preface = preface_of(t)
+    return task
 
 
 def _bench(asked: Bench) -> Choice:

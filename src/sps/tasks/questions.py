@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from sps.data.config import DataConfig
 from sps.tasks import Bench, Task
-from sps.tasks.prompts import Prompt, render
+from sps.tasks.prompts import Preface, Prompt, render
 from sps.types import Finding, Problem
 
 
 class Questions(Task):
     """Problems that were read, and how they are shown."""
+
+    preface = Preface()
 
     def __init__(
         self,
@@ -29,11 +32,16 @@ class Questions(Task):
 
     def prompt(self, problem: Problem) -> Prompt:
         """The question in the chosen template."""
-        return render(self.template, problem.question, self.instruction, problem.meta)
+        return render(self.template, problem.question, self.instruction, problem.meta, self.preface)
 
     def findings(self) -> Sequence[Finding]:
         """Looked for when asked: it takes a while."""
         return self._findings()
+
+
+def preface_of(t: DataConfig) -> Preface:
+    """What the recipe puts before every question."""
+    return Preface(t.system, tuple((e.question, e.answer) for e in t.examples))
 
 
 def bench_problems(asked: Bench) -> list[Problem]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sps.tasks import Bench, Task, TaskType, choice, countdown
+from sps.tasks import Bench, Task, TaskType, choice, countdown, python
 from sps.tasks.gym import task as gym
 from sps.tasks.math import task as math
 
-_ROWS = (countdown.TYPE, math.TYPE, choice.TYPE, gym.TYPE)
+_ROWS = (countdown.TYPE, math.TYPE, choice.TYPE, gym.TYPE, python.TYPE)
 TASKS: Mapping[str, TaskType] = {row.name: row for row in _ROWS}
 
 

@@ -33,6 +33,7 @@ class Pool:
     workers: int = 0  # 0: one a core
     time_limit: float = 6.0  # seconds a verdict may take
     fresh: bool = False  # a new process an answer
+    locked: bool = True  # it may write no file, start no process, reach no network (sandbox.py)
 
 
 class Judged(Protocol):

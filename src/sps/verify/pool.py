@@ -80,8 +80,10 @@ class VerifierPool:
         pending: int = 4096,  # samples that may wait; submit blocks above that
         memory_mb: int = 2048,  # of address space a worker; 0: no limit
         fresh: bool = False,  # a new process an answer: for judges that evaluate what they read
+        locked: bool = True,  # in the sandbox; else with our rights, memory and environment
     ):
-        self.time_limit, self.batch, self.memory_mb = time_limit, batch, memory_mb
+        self.time_limit, self.batch, self.locked = time_limit, batch, locked
+        self.memory_mb = memory_mb if locked else 0
         self.restarts = 0
         self.counts: Counter[str] = Counter()  # verdicts by kind
         self._settings = json.dumps(
@@ -89,8 +91,9 @@ class VerifierPool:
                 "judge": judge,
                 "options": options or {},
                 "limit": time_limit,
-                "memory_mb": memory_mb,
+                "memory_mb": self.memory_mb,
                 "fresh": fresh,
+                "locked": locked,
                 "kernel": _KERNEL,
                 "parent": os.getpid(),
             }
@@ -191,7 +194,7 @@ class VerifierPool:
             [sys.executable, "-m", "sps.verify.worker", self._settings],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=_environment(mark),
+            env=_environment(mark, self.locked),
             bufsize=0,
             start_new_session=True,  # a group of its own, so that all of it can be ended
         )
@@ -353,10 +356,11 @@ def _crashed(why: str) -> Verdict:
     return Verdict("crashed", 0.0, why)
 
 
-def _environment(mark: str) -> dict[str, str]:
+def _environment(mark: str, locked: bool = True) -> dict[str, str]:
     root = str(Path(sps.__file__).parent.parent)
     path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH", "")) if p)
-    kept = {name: value for name, value in os.environ.items() if name.startswith(_KEPT)}
+    seen = _KEPT if locked else ("",)
+    kept = {name: value for name, value in os.environ.items() if name.startswith(seen)}
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     name, _, value = mark.partition("=")
     return {**kept, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "", **threads, name: value}

@@ -128,7 +128,9 @@ def _utf8(text: str) -> str:
 
 
 def _pays(kind: str, reward: float) -> bool:
-    """A right answer is worth something, up to 1, and nothing else is."""
+    """A right answer is worth something, up to 1, a wrong one less than 1, others nothing."""
+    if kind == "wrong":
+        return 0.0 <= reward < 1.0
     return 0.0 < reward <= 1.0 if kind == "correct" else reward == 0.0
 
 

@@ -3,7 +3,8 @@
 Run as `python -m sps.verify.worker SETTINGS`. It imports the judge and nothing of the trainer: no
 torch, no CUDA, no threads. It ends when its input ends, and dies with its parent. Once the judge is
 loaded it can write no file, start no process and reach no network (sandbox.py); with `fresh` that
-goes for the children in which it has every answer judged (apart.py).
+goes for the children in which it has every answer judged (apart.py). A judge of the user's own may
+ask to go without (`locked`).
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def main() -> None:
         return
     if settings["fresh"]:
         gc.freeze()  # the children share these pages as long as no collection writes to them
-    else:
+    elif settings["locked"]:
         sandbox.enter(memory.cap, kernel=settings["kernel"])
     out.write(wire.reply(wire.Ready()))
     while head := sys.stdin.buffer.read(4):

@@ -101,7 +101,8 @@ BAD = [
         }.items()
         for value in values
     ),
-    ["judged", 3, "wrong", 0.5, "", ""],
+    ["judged", 3, "wrong", 1.0, "", ""],
+    ["judged", 3, "unparsed", 0.5, "", ""],
 ]
 
 

@@ -10,7 +10,7 @@ from sps.schema import NonNegative, Seconds, Template
 from sps.tasks import Bench, TaskType
 from sps.tasks.math.mode import mode
 from sps.tasks.prompts import BOXED
-from sps.tasks.questions import Questions, bench_problems
+from sps.tasks.questions import Questions, bench_problems, preface_of
 from sps.types import Finding, Problem, Verdict
 from sps.verify import Pool
 
@@ -59,7 +59,9 @@ def _make(t: MathConfig) -> Mathematics:
 
     read, instruction = read_questions(t), t.instruction or BOXED
     how = (t.template, instruction, t.cut, t.time_limit, t.workers)
-    return Mathematics(read.splits, *how, read.findings)
+    task = Mathematics(read.splits, *how, read.findings)
+    task.preface = preface_of(t)
+    return task
 
 
 def _bench(asked: Bench) -> Mathematics:

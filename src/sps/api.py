@@ -1,0 +1,178 @@
+"""What `import sps` offers: the commands as functions, and their results as plain objects.
+
+Errors are those of the commands: UserError for bad input, RunFailed where work could not be done.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from sps.config.load import load_recipe
+from sps.config.recipe import Recipe
+from sps.errors import UserError
+from sps.run.folder import RECORD, RESULTS
+from sps.run.reading import read_json
+from sps.run.track import read_records
+
+Interval = tuple[float, float, float]  # mean, and the ends of its 95 % interval
+Row = dict[str, Any]
+
+
+class Table:
+    """Something with rows."""
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows, one dict each."""
+        raise NotImplementedError
+
+    def to_pandas(self) -> Any:
+        """The rows as a pandas DataFrame; pandas is not installed with sps."""
+        try:
+            import pandas
+        except ImportError:
+            raise UserError("to_pandas needs pandas; run: pip install pandas") from None
+        return pandas.DataFrame(self.rows)
+
+
+@dataclass(frozen=True)
+class Trained(Table):
+    """A run that has ended; its rows are its RL steps."""
+
+    folder: Path
+    records: list[Row]  # of metrics.jsonl
+    scores: Any  # of the test set: sps.evaluate.scores.Scores; None with evaluation.final: false
+
+    @property
+    def steps(self) -> list[Row]:
+        """What was recorded of each RL step: step, reward, entropy and so on."""
+        return [record for record in self.records if record["kind"] == "rl"]
+
+    @property
+    def rows(self) -> list[Row]:
+        """The RL steps."""
+        return self.steps
+
+    def pass_at_k(self, k: int) -> Interval:
+        """Pass@k on the test set."""
+        if self.scores is None:
+            raise UserError("this run made no test scores; set evaluation.final: true")
+        if not 1 <= k <= self.scores.n:
+            raise UserError(f"pass_at_k({k}): from 1 to evaluation.n, {self.scores.n}")
+        return self.scores.pass_at_k(k)
+
+
+@dataclass(frozen=True)
+class Measured(Table):
+    """Results of an evaluation or a comparison; a row is one of `what` and one k."""
+
+    folder: Path
+    results: Row  # of results.json
+    what: str  # 'benchmark' or 'method'
+
+    @property
+    def rows(self) -> list[Row]:
+        """Pass@k with the ends of its 95 % interval."""
+        return [
+            {self.what: name, "k": int(k), "pass_at_k": mean, "low": low, "high": high}
+            for name, one in self.results[f"{self.what}s"].items()
+            for k, (mean, low, high) in one["pass_at_k"].items()
+        ]
+
+    def pass_at_k(self, name: str, k: int) -> Interval:
+        """Pass@k of one benchmark or method."""
+        known = self.results[f"{self.what}s"]
+        if name not in known or str(k) not in known[name]["pass_at_k"]:
+            raise UserError(f"pass_at_k({name!r}, {k}): not measured; .rows has what was")
+        mean, low, high = known[name]["pass_at_k"][str(k)]
+        return mean, low, high
+
+
+def train(
+    recipe: Recipe | str | Path,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    overrides: Sequence[str] = (),
+) -> Trained:
+    """`sps train`: a recipe or its file, `a.b=c` overrides; the folder is runs/NAME by default."""
+    from sps.build import open_run
+    from sps.commands.doctor import refuse_too_large
+    from sps.commands.train import find_trackers, make_base
+    from sps.loop import train as loop
+    from sps.progress.trackers import follow
+
+    if not isinstance(recipe, Recipe):
+        recipe = load_recipe(recipe, overrides)
+    elif overrides:
+        raise UserError("overrides go with a recipe's file; give them to load_recipe")
+    for check in (refuse_too_large, find_trackers, make_base):
+        check(recipe)
+    folder = Path(out) if out else Path("runs") / recipe.name
+    run = open_run(recipe, folder, resume)
+    try:
+        follow(run.track, recipe, recipe.name)
+        scores = loop(run)
+    finally:
+        run.close()
+    return Trained(folder, read_records(folder / RECORD), scores)
+
+
+def evaluate(
+    model: str | Path, bench: str | Sequence[str], out: str | Path | None = None, **options: Any
+) -> Measured:
+    """`sps eval`: a model on benchmarks; `options` are the command's, such as n=16."""
+    from sps.commands.evaluate import EvalSettings, Machinery, default_folder, run_eval
+
+    known = {f.name: kind for kind in (EvalSettings, Machinery) for f in fields(kind)}
+    for name in options:
+        if name not in known or name == "model":
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
+            raise UserError(f"evaluate: no option {name}; {hint}")
+    drawn = {k: v for k, v in options.items() if known[k] is EvalSettings}
+    other = {k: v for k, v in options.items() if known[k] is Machinery}
+    names = bench if isinstance(bench, str) else ",".join(bench)
+    settings = EvalSettings(str(model), **drawn)
+    folder = Path(out) if out else default_folder(settings.model)
+    return Measured(folder, run_eval(settings, Machinery(**other), names, folder), "benchmark")
+
+
+def compare(
+    recipes: Sequence[str | Path],
+    out: str | Path = "runs/compare",
+    *,
+    seeds: int = 3,
+    workers: int = 0,
+    overrides: Sequence[str] = (),
+) -> Measured:
+    """`sps compare`: recipe files with the same seeds, paired by question.
+
+    It starts processes: call it under `if __name__ == "__main__":`.
+    """
+    from sps.commands.compare import run_compare
+
+    run_compare(
+        paths=[Path(path) for path in recipes],
+        seeds=seeds,
+        out=Path(out),
+        early="",
+        hot="",
+        workers=workers,
+        overrides=list(overrides),
+    )
+    return Measured(Path(out), read_json(Path(out) / RESULTS), "method")
+
+
+def report(folders: Sequence[str | Path] | str | Path, out: str | Path | None = None) -> Path:
+    """`sps report`: one HTML file of runs or comparisons; returns where it is."""
+    from sps.commands.report import run_report
+
+    given = [folders] if isinstance(folders, str | Path) else folders
+    paths = [Path(folder) for folder in given]
+    run_report(paths, Path(out) if out else None)
+    return Path(out) if out else paths[0] / "report.html"

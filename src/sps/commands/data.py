@@ -1,0 +1,108 @@
+"""`sps data`: what a recipe's data are, before anything is trained on them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from sps.commands.terminal import say
+from sps.config.load import load_recipe
+from sps.config.recipe import Recipe
+from sps.data.splits import source_counts
+from sps.tasks import Task
+from sps.tasks.prompts import Prompt
+from sps.types import Problem
+
+Encode = Callable[[Prompt], tuple[int, ...]]
+SPLITS = ("train", "validation", "test")
+
+
+def run_data(path: Path, show: int, overrides: Sequence[str]) -> None:
+    """Say it all, one thing a paragraph."""
+    recipe = load_recipe(path, overrides)
+    from sps.build import make_task  # torch
+
+    task = make_task(recipe)
+    encode, said = _encoder(recipe)
+    problems = {split: task.problems(split) for split in SPLITS}
+    lengths = {
+        split: [len(encode(task.prompt(p))) for p in problems[split]] if encode else []
+        for split in SPLITS
+    }
+    say("\n".join([*_counts(problems, lengths), *([said] if said else [])]))
+    mixed = source_counts(recipe.task, problems["train"])
+    if mixed:
+        say("\nof the training problems: " + ", ".join(f"{k} {n}" for k, n in mixed.items()))
+    say("\n" + _answers(problems))
+    found = [finding.text for finding in task.findings()]
+    say("\n" + ("\n".join(found) or "no question is there twice, or in two splits"))
+    _limit(recipe, lengths)
+    for problem in problems["train"][:show]:
+        say("\n" + _shown(task, problem, encode))
+
+
+def _encoder(recipe: Recipe) -> tuple[Encode | None, str]:
+    """The policy's way to encode a prompt, without its weights; or why there is none."""
+    from transformers import AutoTokenizer
+
+    from sps.build import ensure_base
+    from sps.policy.load import encode
+
+    model = recipe.model
+    where = str(ensure_base(recipe)) if model.path is None else model.path
+    how = {"gguf_file": model.gguf} if model.gguf else {}
+    if where.endswith(".gguf"):
+        where, how = str(Path(where).parent), {"gguf_file": Path(where).name}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            where, trust_remote_code=model.trust_remote_code, **how
+        )
+    except Exception as error:  # the hub, or the files of a stranger, fail in many ways
+        said = (str(error).strip().splitlines() or [repr(error)])[0][:200]
+        return None, f"no lengths in tokens: model.path: {where}: no tokenizer ({said})"
+    return lambda prompt: encode(tokenizer, prompt, where), ""
+
+
+def _counts(problems: dict[str, list[Problem]], lengths: dict[str, list[int]]) -> list[str]:
+    lines = [f"{'':12}{'problems':>9}{'tokens of a prompt: median':>28}{'95 %':>7}{'longest':>9}"]
+    for split in SPLITS:
+        line = f"{split:12}{len(problems[split]):9}"
+        if own := lengths[split]:
+            middle, most = np.percentile(own, [50, 95], method="higher")
+            line += f"{middle:28}{most:7}{max(own):9}"
+        lines.append(line)
+    return lines
+
+
+def _answers(problems: dict[str, list[Problem]]) -> str:
+    """The most frequent answers: one that is often right can be guessed."""
+    answers = Counter(p.answer for split in SPLITS for p in problems[split] if p.answer)
+    if not answers:
+        return "answers: none; the judge knows by itself"
+    most = ", ".join(f"{answer!r:.40} {n}" for answer, n in answers.most_common(3))
+    return f"answers: {len(answers)} different ones; most frequent: {most}"
+
+
+def _limit(recipe: Recipe, lengths: dict[str, list[int]]) -> None:
+    room = recipe.rollout.max_new_tokens
+    longest = max((n for own in lengths.values() for n in own), default=0)
+    if longest:
+        say(
+            f"\nthe longest sequence may have {longest + room} tokens: {longest} of a prompt and "
+            f"rollout.max_new_tokens {room}"
+        )
+
+
+def _shown(task: Task, problem: Problem, encode: Encode | None) -> str:
+    prompt = task.prompt(problem)
+    lines = [f"--- {problem.id}, answer {problem.answer!r:.80}"]
+    if isinstance(prompt, str):
+        lines.append(prompt)
+    else:
+        lines += [f"[{message['role']}] {message['content']}" for message in prompt]
+    if encode:
+        lines.append(f"ids: {' '.join(map(str, encode(prompt)))}")
+    return "\n".join(lines)

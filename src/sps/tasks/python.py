@@ -1,0 +1,281 @@
+"""A task in the user's own Python file: `judge`, and if it likes `problems`, `prompt` and `mode`.
+
+The judge runs in killable worker processes. What it raises there is a verdict of kind 'crashed';
+everything that can be found out before any work is (`_try_out`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from sps.data.config import DataConfig
+from sps.errors import RunFailed, UserError
+from sps.schema import NonNegative, Seconds, Template
+from sps.tasks import Bench, Task, TaskType
+from sps.tasks.prompts import Prompt, render
+from sps.tasks.questions import preface_of
+from sps.tasks.user_code import RETURNED, UserCode, load, make_judge, told
+from sps.types import Finding, Problem, Verdict
+from sps.verify import Pool, Verifier, open_verifier, wire
+from sps.verify.limit import TimeIsUp, time_limit
+
+SPLITS = ("train", "validation", "test")
+_LOG = logging.getLogger("sps")
+
+
+class PythonConfig(DataConfig):
+    """A task of your own: a Python file with `judge(problem, text)`."""
+
+    type: Literal["python"] = "python"
+    path: str | None = None  # the file, such as my_task.py; from the folder sps is started in
+    module: str | None = None  # or a module by its name, such as package.module
+    # Rewards from 0 to 1 train; at least this much counts as right in Pass@k.
+    right: Annotated[float, Field(gt=0, le=1)] = 1.0
+    template: Template = "chat"  # of the question, where the file has no prompt()
+    time_limit: Seconds = 6.0  # seconds a verdict may take
+    workers: NonNegative = 0  # 0: one a core
+    # False: the judge may write files, start programs and reach the network; see SECURITY.md.
+    sandbox: bool = True
+
+    @model_validator(mode="after")
+    def _one_file(self) -> PythonConfig:
+        if (self.path is None) == (self.module is None):
+            raise ValueError("give path: my_task.py, or module: package.module, and not both")
+        return self
+
+    @model_validator(mode="after")
+    def _has_data(self) -> PythonConfig:
+        return self  # or else the file has problems()
+
+
+class PythonTask(Task):
+    """Problems, and the user's functions on them."""
+
+    name = "python"
+
+    def __init__(
+        self,
+        code: UserCode,
+        splits: dict[str, list[Problem]],
+        pool: Pool,
+        show: Callable[[Problem], Prompt],
+        findings: Callable[[], Sequence[Finding]] = tuple,
+    ):
+        self.code, self.splits, self.pool, self.source = code, splits, pool, code.file
+        self._findings, self._mode, self.seconds = findings, code.get("mode"), pool.time_limit
+        # All of them now: a prompt() that fails must not end a run in its middle.
+        self._prompts = {p.id: show(p) for problems in splits.values() for p in problems}
+        self._judge = make_judge(**pool.options)
+
+    def problems(self, split: str) -> list[Problem]:
+        """From the file's problems(), or the rows of the data."""
+        return self.splits[split]
+
+    def prompt(self, problem: Problem) -> Prompt:
+        """From the file's prompt(), or the question in the template."""
+        return self._prompts[problem.id]
+
+    def judge(self, problem: Problem, text: str, finished: bool) -> Verdict:
+        """In this process, so the time limit is a soft one. Use the pool."""
+        from sps.verify.worker import judge_one
+
+        return judge_one(self._judge, self.seconds, problem, text, finished)
+
+    def mode(self, problem: Problem, text: str) -> str | None:
+        """From the file's mode(); where that fails, the solution is not told apart."""
+        if self._mode is None:
+            return None
+        try:
+            with time_limit(self.seconds):
+                found = self._mode(problem, text)
+        except (Exception, SystemExit, TimeIsUp) as error:
+            _LOG.warning("%s: mode(%r) %s", self.code.key, problem.id, told(error, self.code.file))
+            return None
+        return found if found is None else str(found)
+
+    def findings(self) -> Sequence[Finding]:
+        """Looked for when asked: it takes a while."""
+        return self._findings()
+
+
+def _make(t: PythonConfig) -> PythonTask:
+    code = load(t.path, t.module)
+    code.need("judge")
+    findings: Callable[[], Sequence[Finding]] = tuple
+    if not t.mixed():
+        splits = {split: _generated(code, split) for split in SPLITS}
+    else:
+        from sps.data.splits import read_questions  # pyarrow
+
+        if code.get("problems"):
+            raise code.wrong("problems", "problems() is there, and so is task.data: remove one")
+        read = read_questions(t, whole=True)
+        splits, findings = read.splits, read.findings
+    options = {"path": t.path, "module": t.module, "right": t.right, "cut": t.cut}
+    return _checked(t, code, splits, options, findings)
+
+
+def _checked(
+    t: PythonConfig,
+    code: UserCode,
+    splits: dict[str, list[Problem]],
+    options: dict[str, Any],
+    findings: Callable[[], Sequence[Finding]],
+) -> PythonTask:
+    _check_problems(code, splits)
+    own, instruction, preface = code.get("prompt"), t.instruction or "", preface_of(t)
+
+    def show(problem: Problem) -> Prompt:
+        if own is None:
+            return render(t.template, problem.question, instruction, problem.meta, preface)
+        return _prompt(code, problem, code.call("prompt", problem))
+
+    judge = "sps.tasks.user_code:make_judge"
+    pool = Pool(judge, options, t.workers, t.time_limit, locked=t.sandbox)
+    task = PythonTask(code, splits, pool, show, findings)
+    _try_out(task, replace(pool, workers=1))
+    return task
+
+
+def _bench(asked: Bench) -> PythonTask:
+    """`python:FILE`, or `python:FILE:DATA` for all rows of a data file."""
+    name, _, data = asked.name.partition(":")[2].partition(":")
+    if not name:
+        raise UserError(
+            f"--bench {asked.name}: write python:my_task.py, or python:my_task.py:rows.jsonl"
+        )
+    where = {"path" if name.endswith(".py") else "module": name}
+    code = load(where.get("path"), where.get("module"))
+    code.need("judge")
+    if data:
+        from sps.data.load import Columns, read_rows, to_problems  # pyarrow
+
+        key = f"--bench {asked.name}"
+        problems = to_problems([*read_rows(data, "test", None, key)], Columns(), data, key, True)
+    else:
+        problems = _generated(code, "test")
+    how = {"template": asked.template, "instruction": asked.instruction, "cut": asked.cut}
+    how |= {"workers": asked.workers, "time_limit": asked.time_limit}
+    t = PythonConfig.model_validate({**where, **how})
+    options = {"path": None, "module": None, "right": t.right, "cut": t.cut, **where}
+    return _checked(t, code, {"test": problems[: asked.limit]}, options, tuple)
+
+
+TYPE = TaskType(PythonConfig, _make, _bench, generates=True)
+
+
+def _generated(code: UserCode, split: str) -> list[Problem]:
+    """What problems(split) gives; twice, since a resumed run must find the same."""
+    if code.get("problems") is None:
+        raise UserError(
+            f"{code.key}: no problems: name a file of rows with task.data, or write the function "
+            "problems(split), which returns rows for 'train', 'validation' and 'test'"
+        )
+    first, again = (_rows(code, split) for _ in range(2))
+    if first != again:
+        raise code.wrong(
+            "problems",
+            f"problems({split!r}) gives others the second time; seed its random numbers, such as "
+            "random.Random(split)",
+        )
+    return first
+
+
+def _rows(code: UserCode, split: str) -> list[Problem]:
+    from sps.data.load import Columns, to_problems  # pyarrow
+
+    found = code.call("problems", split)
+    try:
+        rows = list(found)
+    except TypeError:
+        rows = []
+    except (Exception, SystemExit) as error:  # of a generator
+        raise UserError(f"{code.key}: problems({split!r}) {told(error, code.file)}") from None
+    kinds = {type(row) for row in rows}
+    if kinds == {Problem}:
+        return rows
+    if kinds != {dict}:
+        what = f"{found!r:.80}" if not rows else f"rows of {', '.join(k.__name__ for k in kinds)}"
+        raise code.wrong("problems", f"problems({split!r}) returns {what}, not a list of dicts")
+    return to_problems(rows, Columns(), split, f"{code.key}: problems({split!r})", whole=True)
+
+
+def _check_problems(code: UserCode, splits: dict[str, list[Problem]]) -> None:
+    """Of one split each, by id; and such that a worker can be told of them."""
+    seen: dict[str, str] = {}
+    for split, problems in splits.items():
+        for problem in problems:
+            if problem.id in seen:
+                raise code.wrong(
+                    "problems",
+                    f"{problem.id!r} is an id of {seen[problem.id]} and again of {split}; a "
+                    "problem is of one split, once",
+                )
+            seen[problem.id] = split
+            try:
+                wire.request(0, problem, "", True)
+            except (TypeError, ValueError) as error:
+                raise UserError(f"{code.key}: {error}; make it one of these") from None
+
+
+def _prompt(code: UserCode, problem: Problem, value: Any) -> Prompt:
+    """Text, or chat messages."""
+    if isinstance(value, str) and value.strip():
+        return value
+    if isinstance(value, list) and value and all(_is_message(m) for m in value):
+        return value
+    raise code.wrong(
+        "prompt",
+        f"prompt({problem.id!r}) returned {value!r:.80}, not a text or a list of messages "
+        '{"role": "user", "content": "..."}',
+    )
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(value.get(key), str) for key in ("role", "content")
+    )
+
+
+def _try_out(task: PythonTask, pool: Pool) -> None:
+    """Judge a few texts in a worker, as the run will: what fails at all of them is a mistake."""
+    asked = [
+        (problems[0], text)
+        for problems in task.splits.values()
+        for text in ("", "0", problems[0].answer)
+    ]
+    try:
+        with closing(open_verifier(_Trial(task, pool))) as verifier:
+            found = [_tried(task, verifier, *one) for one in asked]
+    except RunFailed as error:
+        raise UserError(f"{task.code.key}: {error}") from None
+    if all(verdict.kind == "crashed" for verdict in found):
+        tried = f"tried with {len(asked)} texts, such as '' and {asked[2][1]!r:.60}"
+        said = f"judge {found[-1].detail}, {tried}; return False for what it cannot read"
+        locked = "; task.sandbox: false lets a judge write files, start programs and use sockets"
+        raise task.code.wrong("judge", said + locked * ("OSError" in said or "Permission" in said))
+
+
+def _tried(task: PythonTask, verifier: Verifier, problem: Problem, text: str) -> Verdict:
+    verdict = verifier.submit(problem, text, True).result()
+    if verdict.detail.startswith(RETURNED):
+        raise task.code.wrong("judge", verdict.detail)
+    if verdict.kind == "timeout":
+        how = "make it faster, or set task.time_limit"
+        raise task.code.wrong("judge", f"judge({text!r:.60}): {verdict.detail}; {how}")
+    return verdict
+
+
+class _Trial:
+    """The task with a pool of one worker."""
+
+    pool: Pool | None
+
+    def __init__(self, task: PythonTask, pool: Pool):
+        self.judge, self.pool = task.judge, pool

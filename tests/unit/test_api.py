@@ -1,0 +1,96 @@
+"""`import sps`: light, and the commands as functions."""
+
+import json
+import subprocess
+import sys
+from unittest.mock import create_autospec
+
+import pytest
+
+import sps
+from sps.api import Measured, Trained
+from sps.errors import UserError
+from sps.evaluate.scores import Scores
+
+
+def run(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_import_sps_loads_nothing_else():
+    heavy = "{'torch', 'numpy', 'pydantic', 'pyarrow', 'transformers', 'sps.api'}"
+    done = run(f"import sys, sps; dir(sps); sys.exit(bool({heavy} & {{*sys.modules}}))")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("first", ["", "import sps.evaluate.scores, sps.report.words; "])
+def test_functions_and_packages_of_one_name_live_together(first):
+    done = run(
+        f"{first}import sps\n"
+        "assert all(callable(getattr(sps, n)) for n in "
+        "('load_recipe', 'train', 'evaluate', 'compare', 'report'))\n"
+        "from sps.errors import UserError\n"
+        "for call in (lambda: sps.report([]), lambda: sps.evaluate('m', 'b', samples=3)):\n"
+        "    try: call()\n"
+        "    except UserError as error: print(error)\n"
+        "import sps.evaluate.scores\n"
+        "assert sps.evaluate.scores.Scores and callable(sps.evaluate)\n"
+    )
+    assert done.stderr == ""
+    assert "give at least one run folder" in done.stdout
+    assert "evaluate: no option samples" in done.stdout
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'fly'"):
+        _ = sps.fly
+
+
+def test_a_comparison_is_read_back_as_rows(tmp_path, monkeypatch):
+    from sps.commands import compare as command
+
+    curve = {"1": [0.5, 0.4, 0.6], "2": [0.7, 0.6, 0.8]}
+    fake = create_autospec(command.run_compare)  # the arguments are checked against its own
+    results = {"methods": {"grpo": {"pass_at_k": curve}}}
+    fake.side_effect = lambda **given: (given["out"] / "results.json").write_text(
+        json.dumps(results)
+    )
+    monkeypatch.setattr(command, "run_compare", fake)
+    found = sps.compare(["a.yaml", "b.yaml"], tmp_path, seeds=2, overrides=["rl.steps=1"])
+    assert fake.call_args.kwargs["seeds"] == 2
+    assert found.rows == [
+        {"method": "grpo", "k": 1, "pass_at_k": 0.5, "low": 0.4, "high": 0.6},
+        {"method": "grpo", "k": 2, "pass_at_k": 0.7, "low": 0.6, "high": 0.8},
+    ]
+    assert found.pass_at_k("grpo", 2) == (0.7, 0.6, 0.8)
+    with pytest.raises(UserError, match=r"pass_at_k\('dapo', 1\): not measured"):
+        found.pass_at_k("dapo", 1)
+
+
+def test_a_model_is_evaluated_and_its_table_goes_to_pandas(tmp_path):
+    from sps.policy.embedded import SHIPPED
+
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    base = next(path.parent for path in sorted(SHIPPED.glob("*/config.json")))
+    found = sps.evaluate(
+        base, "countdown", tmp_path / "out", n=2, limit=3, max_new_tokens=20, device="cpu"
+    )
+    assert isinstance(found, Measured)
+    assert found.results == json.loads((tmp_path / "out" / "results.json").read_text())
+    table = found.to_pandas()
+    assert isinstance(table, pandas.DataFrame)
+    assert table[["benchmark", "k"]].to_numpy().tolist() == [["countdown", 1], ["countdown", 2]]
+
+
+def test_a_run_has_its_steps_and_scores(tmp_path):
+    import numpy as np
+
+    records = [{"kind": "eval", "step": 0}, {"kind": "rl", "step": 1, "reward": 0.5}]
+    scores = Scores(("a", "b"), np.array([1, 0]), 2, {}, {}, 0.0, 1.0)
+    done = Trained(tmp_path, records, scores)
+    assert done.rows == [{"kind": "rl", "step": 1, "reward": 0.5}]
+    assert done.pass_at_k(1)[0] == 0.25  # one of two right in one of two questions
+    with pytest.raises(UserError, match=r"pass_at_k\(3\): from 1 to evaluation\.n, 2"):
+        done.pass_at_k(3)
+    with pytest.raises(UserError, match=r"evaluation\.final"):
+        Trained(tmp_path, records, None).pass_at_k(1)
