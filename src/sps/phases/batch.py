@@ -37,7 +37,14 @@ def make_batch(run: Run, groups: Sequence[Group]) -> Batch:
     recipe, settings = run.recipe, run.recipe.rl.algorithm
     algorithm = algorithm_of(settings)
     rollouts = [rollout for group in groups for rollout in group]
-    adv_B = algorithm.advantage(outcomes(groups, torch.float32)).flatten()
+    adv_PG = algorithm.advantage(outcomes(groups, torch.float32))
+    shape = (len(groups), len(groups[0]))
+    if adv_PG.shape != shape:
+        raise ValueError(
+            f"rl.algorithm.type: {settings.type}: its advantage has the shape "
+            f"{tuple(adv_PG.shape)}, not {shape}, which is (groups, rollouts of a group)"
+        )
+    adv_B = adv_PG.flatten()
     length_B = torch.tensor([len(r.ids) for r in rollouts])
     weight_B = algorithm.weight(length_B, recipe.rollout.max_new_tokens)
     live = (adv_B != 0).numpy() | (settings.beta > 0) | (recipe.rl.entropy > 0)

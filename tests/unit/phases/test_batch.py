@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -118,3 +119,11 @@ def test_outcomes_are_what_the_rollouts_say():
         for g, r in enumerate(rollouts):
             assert float(got.sum_PG[p, g]) == pytest.approx(sum(map(float, r.logprobs)))
             assert float(got.mean_PG[p, g]) == pytest.approx(float(np.mean(r.logprobs)))
+
+
+def test_an_advantage_of_another_shape_is_an_error_that_names_the_algorithm(monkeypatch):
+    run = run_of({"type": "grpo"})
+    flat = replace(algorithm_of(run.recipe.rl.algorithm), advantage=lambda o: o.reward_PG[:, 0])
+    monkeypatch.setattr("sps.phases.batch.algorithm_of", lambda settings: flat)
+    with pytest.raises(ValueError, match=r"type: grpo: its advantage has the shape \(2,\)"):
+        make_batch(run, [DULL, MIXED])
