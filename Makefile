@@ -12,7 +12,7 @@ demo: $(READY)
 	$(BIN)/sps demo --again
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not slow and not gpu and not vllm"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not slow and not gpu and not vllm"
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m "slow"

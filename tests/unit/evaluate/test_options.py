@@ -115,7 +115,7 @@ def test_a_gym_task_has_a_hundred_problems_or_as_many_as_asked(monkeypatch):
     assert pool.pop("judge") == "sps.tasks.gym.task:make_judge"
     want = {"task": "basic_arithmetic", "settings": {}, "cut": "judge", "unsafe": False}
     assert pool.pop("options") == want
-    assert pool == {"workers": 3, "time_limit": 6.0, "fresh": False}
+    assert pool == {"workers": 3, "time_limit": 6.0, "fresh": False, "locked": True}
 
 
 def test_an_endpoint_gets_what_was_said_of_it(monkeypatch):

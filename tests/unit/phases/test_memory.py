@@ -71,7 +71,7 @@ def test_the_least_likely_share_is_of_those_that_are_not_forgotten(memory):
 def test_any_problem_may_come_first_whatever_order_they_came_in(memory):
     turned = Memory(memory.mode_of, True)
     for rollout in memory:
-        turned._keep(rollout)
+        turned.keep(rollout)
     assert list(turned.of) == ["a", "b", "c"] == [*memory.of][::-1]
     assert [r.problem_id for r in memory] == [*"a" * 10, *"bb", "c"]
     draws = [chosen(memory, [], tokens=4, seed=seed, problems="all") for seed in range(30)]
@@ -88,7 +88,7 @@ def test_any_problem_may_come_first_whatever_order_they_came_in(memory):
 def test_a_rollout_that_does_not_fit_leaves_room_for_a_shorter_one():
     memory = Memory(lambda problem, ids: str(ids[0]), True)
     for problem, length in (("long", 9), ("short", 4)):
-        memory._keep(remembered(problem, 1, length=length))
+        memory.keep(remembered(problem, 1, length=length))
     assert chosen(memory, ["long", "short"], tokens=8) == [("short", 1)]
 
 
@@ -146,7 +146,7 @@ def test_tokens_recalled_are_at_most_a_share_of_those_of_the_batch(memory, share
 def test_the_weights_of_recalled_tokens_add_up_to_that_of_the_memory(reduce, each):
     memory = Memory(lambda problem, ids: str(ids[0]), True)
     for number, length in ((1, 2), (2, 4)):
-        memory._keep(remembered("a", number, length=length))
+        memory.keep(remembered("a", number, length=length))
     found = recall(run_of(memory, weight=3.0, reduce=reduce), 5, [group("a", 50)])
     weight = dict(zip([n for _, n in numbers(found)], found.weight_B.tolist(), strict=True))
     assert [weight[1], weight[2]] == pytest.approx([3 * w for w in each])
@@ -156,13 +156,14 @@ def test_without_a_memory_nothing_is_recalled_and_nothing_is_told():
     found = recall(run_of(None, weight=0.0), 5, [group("a", 50)])
     assert found.rollouts == []
     assert len(found.weight_B) == 0
-    assert memory_metrics(None, found, {}) == {}
+    assert memory_metrics(run_of(None), found, {}) == {}
 
 
 def test_what_is_told_of_a_memory_by_hand(memory):
+    run = run_of(memory)
     found = Recalled([remembered("a", 1), remembered("a", 2), remembered("b", 0)], torch.ones(3))
     sums = {"memory_tokens": 12.0, "memory_nll": 6.0, "tokens": 36.0}
-    assert memory_metrics(memory, found, sums) == {
+    assert memory_metrics(run, found, sums) == {
         "memory/size": 13,
         "memory/recalled": 3,
         "memory/problems": 2,
@@ -170,10 +171,10 @@ def test_what_is_told_of_a_memory_by_hand(memory):
         "memory/share": 0.25,
         "memory/nll": 0.5,
     }
-    nothing = memory_metrics(memory, Recalled([], torch.ones(0)), {})
+    nothing = memory_metrics(run, Recalled([], torch.ones(0)), {})
     assert (nothing["memory/share"], nothing["memory/nll"], nothing["memory/tokens"]) == (0, 0, 0)
-    alone = memory_metrics(memory, found, {"memory_tokens": 12.0, "memory_nll": 6.0})
-    one = memory_metrics(memory, found, {"memory_tokens": 1.0, "memory_nll": 0.7})
+    alone = memory_metrics(run, found, {"memory_tokens": 12.0, "memory_nll": 6.0})
+    one = memory_metrics(run, found, {"memory_tokens": 1.0, "memory_nll": 0.7})
     assert (one["memory/share"], one["memory/nll"]) == (1, 0.7)
     assert alone["memory/share"] == 1  # a batch that has no gradient of its own
 

@@ -243,12 +243,14 @@ def is_numeral(latex: str) -> bool:
 
 def without_percent(latex: str) -> str | None:
     """An answer less its per cent sign, or None when it has none."""
-    match = re.fullmatch(
-        r"(.*\d.*?)\s*(?:\\?%|percent|\\text\{\s*(?:percent|\\?%)\s*\})",
-        latex.strip("$ "),
-        re.DOTALL,
+    latex = latex.strip("$ ")
+    # Looked for at the end alone: a pattern for the whole would try every digit against every end.
+    place = max(0, len(latex) - 80)
+    sign = re.search(
+        r"(?:\\?%|percent|\\text\{\s{0,20}(?:percent|\\?%)\s{0,20}\})\Z", latex[place:]
     )
-    return match.group(1) if match else None
+    bare = latex[: place + sign.start()].rstrip() if sign else ""
+    return bare if re.search(r"\d", bare) else None
 
 
 def is_braced(latex: str) -> bool:
