@@ -191,7 +191,7 @@ def _show_diversity(methods: dict[str, Any]) -> None:
         if row["pcmd"]:
             chance, least, most = (100 * value for value in row["pcmd"])
             pairs = f"{chance:.1f} [{least:.1f}, {most:.1f}]"
-        table.add_row(name, f"{mean:.2f} [{low:.2f}, {high:.2f}]", pairs)
+        table.add_row(spelled(name), f"{mean:.2f} [{low:.2f}, {high:.2f}]", pairs)
     console.print("", table, sep="\n")
 
 
