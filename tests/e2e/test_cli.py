@@ -365,7 +365,10 @@ def test_ctrl_c_says_how_to_go_on_and_is_no_success(tmp_path):
     folder = tmp_path / "run"
     more = ["--out", str(folder), *SMALL, "--set", "rl.steps=10000"]
     program = [sys.executable, "-m", "sps", "train", SPS, *more]
-    with subprocess.Popen(program, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as running:
+    out = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL}
+    # A shell's background jobs, and what they start, ignore Ctrl-C unless they ask for it.
+    own = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
+    with subprocess.Popen(program, **out, **own) as running:
         until = time.monotonic() + 120
         while not list(folder.glob("checkpoints/step-*/trainer.json")):
             assert running.poll() is None, running.stderr.read()
