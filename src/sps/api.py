@@ -6,6 +6,7 @@ Errors are those of the commands: UserError for bad input, RunFailed where work 
 from __future__ import annotations
 
 import difflib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -22,13 +23,13 @@ Interval = tuple[float, float, float]  # mean, and the ends of its 95 % interval
 Row = dict[str, Any]
 
 
-class Table:
+class Table(ABC):
     """Something with rows."""
 
     @property
+    @abstractmethod
     def rows(self) -> list[Row]:
         """The rows, one dict each."""
-        raise NotImplementedError
 
     def to_pandas(self) -> Any:
         """The rows as a pandas DataFrame; pandas is not installed with sps."""

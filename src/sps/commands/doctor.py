@@ -11,7 +11,6 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from sps.commands.estimate import (
     GIB,
@@ -30,7 +29,7 @@ from sps.commands.terminal import say
 from sps.config.load import load_recipe
 from sps.config.recipe import Recipe
 from sps.config.tasks import check_embedded
-from sps.data.config import DataConfig
+from sps.data.config import data_sets
 from sps.data.load import READERS
 from sps.errors import UserError
 from sps.ranks import is_on
@@ -141,7 +140,7 @@ def environment() -> list[str]:
 def missing(recipe: Recipe, engine: str | None = None) -> list[str]:
     """Packages that this recipe needs and that are not installed here."""
     task, path = recipe.task, recipe.model.path or ""
-    from_hub = not all(map(_is_file, _files(task)))
+    from_hub = not all(_is_file(source.data) for source in data_sets(task))
     tests = bool(getattr(task, "benchmarks", ())) and getattr(task, "data_dir", None) is None
     wanted = {
         **dict.fromkeys(ENGINES[engine or recipe.rollout.engine].needs, True),
@@ -363,15 +362,12 @@ def _doubts(recipe: Recipe) -> Iterator[str]:
 
 
 def _data(recipe: Recipe) -> list[str]:
-    away = [data for data in _files(recipe.task) if not Path(data).exists()]
+    read = [source.data for source in data_sets(recipe.task)]
+    away = [data for data in read if not Path(data).exists()]
     for data in away:
         if _is_file(data):
             raise UserError(f"task.data: there is no file {data}")
     return [f"data: {data}, from the hub at the start of the run" for data in away]
-
-
-def _files(task: Any) -> list[str]:
-    return [source.data for source in task.mixed()] if isinstance(task, DataConfig) else []
 
 
 def _is_file(data: str) -> bool:

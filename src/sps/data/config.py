@@ -76,3 +76,8 @@ class DataConfig(Node):
             if getattr(self, key) != type(self).model_fields[key].default:
                 raise ValueError(f"{key}: with sources, give it in the one that it is of")
         return self
+
+
+def data_sets(task: object) -> tuple[Source, ...]:
+    """What a task's settings say its questions are read from; nothing where it makes its own."""
+    return task.mixed() if isinstance(task, DataConfig) else ()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sps.data.benchmarks import load_benchmark
-from sps.data.config import DataConfig
+from sps.data.config import DataConfig, Source, data_sets
 from sps.data.duplicates import Duplicate, describe, drop_duplicates
 from sps.data.load import Columns, load_problems
 from sps.data.overlap import Overlap, find_overlaps, held_out_summary, summary
@@ -81,7 +81,7 @@ def _mixed(t: DataConfig, label: Label, whole: bool) -> list[Problem]:
     """The rows of every source; of several, the ids say which one they are of."""
     found: list[Problem] = []
     sources = t.mixed()
-    for name, source in zip(source_names(t), sources, strict=True):
+    for name, source in zip(source_names(sources), sources, strict=True):
         key = "task.data" if t.data else f"task.sources: {name}"
         columns = Columns(source.columns.question, source.columns.answer, source.columns.id)
         how = {"split": source.split, "config": source.config, "key": key, "whole": whole}
@@ -92,15 +92,16 @@ def _mixed(t: DataConfig, label: Label, whole: bool) -> list[Problem]:
     return found
 
 
-def source_names(t: DataConfig) -> list[str]:
+def source_names(sets: Sequence[Source]) -> list[str]:
     """What sources are called: by their files, with a number where two have the same name."""
-    stems = [Path(source.data).stem for source in t.mixed()]
+    stems = [Path(source.data).stem for source in sets]
     return [f"{s}-{i}" if stems.count(s) > 1 else s for i, s in enumerate(stems, 1)]
 
 
 def source_counts(t: object, problems: list[Problem]) -> dict[str, int]:
     """How many problems are of which source; empty where there is one alone."""
-    names = source_names(t) if isinstance(t, DataConfig) and t.sources else []
+    sets = data_sets(t)
+    names = source_names(sets) if len(sets) > 1 else []
     return {name: sum(p.id.startswith(f"{name}/") for p in problems) for name in names}
 
 
@@ -108,7 +109,7 @@ def _by_weight(t: DataConfig, rows: list[Problem]) -> list[Problem]:
     """As many of each source as its weight allows where no question is used twice."""
     if not t.sources:
         return rows
-    weights = {name: s.weight for name, s in zip(source_names(t), t.sources, strict=True)}
+    weights = {name: s.weight for name, s in zip(source_names(t.sources), t.sources, strict=True)}
     pools = {name: [r for r in rows if r.id.startswith(f"{name}/")] for name in weights}
     unit = min(len(pools[name]) / weight for name, weight in weights.items())
     # A whisker more, so that 0.07 of 100, which may be 6.999999999999999, counts as 7.

@@ -18,7 +18,7 @@ from transformers import GenerationConfig
 
 from sps import __version__
 from sps.config.recipe import Recipe
-from sps.data.config import DataConfig
+from sps.data.config import data_sets
 from sps.evaluate.scores import Scores, load_scores
 from sps.evaluate.tables import shown_ks
 from sps.phases.run import Run
@@ -212,7 +212,7 @@ def _prompt(run: Run) -> str:
 
 def _data(run: Run, records: list[Record]) -> Iterator[str]:
     task = run.recipe.task
-    sources = [s.data for s in task.mixed()] if isinstance(task, DataConfig) else []
+    sources = [source.data for source in data_sets(task)]
     sources = sources or [getattr(task, "name", None) or getattr(task, "path", None) or ""]
     names = [s if is_hub_id(s) else Path(s).name for s in sources if s]
     named = f", {plain(', '.join(names))}" if names else ""
