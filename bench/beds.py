@@ -1,7 +1,7 @@
 """Who keeps Pass@k: every method on a bed of its own, many seeds, one line of results a run.
 
 python -m bench.beds BED [--methods A,B] [--seeds 0-7] [--jobs N] [--minutes M] [--set key=value]
-                         [--results FILE]
+                         [--results FILE] [--runs FOLDER]
 
 Runs side by side, the first seed of every method before the second of any. A run that is in the
 results file is not run again, and one that the time limit cut short is there with the steps that
@@ -35,6 +35,8 @@ from sps.algo.passk import pass_at_k
 ROOT = Path(__file__).parents[1]
 SPS = ["irl.steps=4", "irl.batch=512", "irl.keep=3"]
 MEMORY = ["irl.memory.weight=1"]
+BASE = ["irl.memory.source=base", "irl.memory.distinct=false"]
+REPLAY = ["irl.memory.weight=0.109375", "irl.memory.per_problem=16", "irl.memory.reduce=sequence"]
 
 # What sets a method apart, as `--set` says it; the rest is the bed's.
 METHODS: dict[str, list[str]] = {
@@ -51,6 +53,22 @@ METHODS: dict[str, list[str]] = {
     "memory_unlikely": [*MEMORY, "irl.memory.quantile=0.5"],
     "dapo": ["rl.algorithm.type=dapo"],
     "gspo": ["rl.algorithm.type=gspo"],
+    # The rivals, with their authors' settings (recipes/rivals).
+    "maxrl": ["rl.algorithm.type=maxrl"],
+    "differential_smoothing": ["rl.algorithm.type=differential_smoothing"],
+    "ucpo": ["rl.algorithm.type=ucpo"],
+    "bbg": ["rl.algorithm.type=bbg"],
+    "rs_grpo": ["rl.algorithm.type=rs_grpo"],
+    "unlikeliness": ["rl.algorithm.type=unlikeliness"],
+    "kl_cov": ["rl.algorithm.type=kl_cov", "rl.algorithm.steps_per_generation=2"],
+    "clip_cov": ["rl.algorithm.type=clip_cov"],
+    "cispo": ["rl.algorithm.type=cispo", "rl.algorithm.steps_per_generation=2"],
+    "raft": ["rl.algorithm.type=raft"],
+    "pass_at_k": ["rl.algorithm.type=pass_at_k", "rl.algorithm.k=4"],
+    "dph_forward": ["irl.memory.weight=0.05", *BASE],
+    "dph_js": ["irl.memory.weight=0.2", "irl.memory.divergence=js", *BASE],
+    "mode_replay_dr": ["rl.algorithm.type=dr_grpo", *REPLAY],
+    "mode_replay_max": ["rl.algorithm.type=maxrl", *REPLAY],
 }
 
 # recipe, and what the bed sets: rates, lengths, validation.
@@ -90,10 +108,13 @@ def command(bed: str, method: str, seed: int, folder: Path, more: list[str]) -> 
     return [sys.executable, "-m", "sps", "train", str(ROOT / recipe), "--out", str(folder), *given]
 
 
-def one(bed: str, method: str, seed: int, more: list[str], deadline: float) -> dict[str, Any]:
-    """Run it, and read what was validated; the folder is not kept."""
+def one(
+    bed: str, method: str, seed: int, more: list[str], deadline: float, runs: Path | None
+) -> dict[str, Any]:
+    """Run it, and read what was validated; the folder is kept in `runs`, if that is given."""
     with tempfile.TemporaryDirectory() as place:
-        folder, began = Path(place) / "run", time.time()
+        folder, began = (runs or Path(place)) / f"{bed}_{method}_{seed}", time.time()
+        shutil.rmtree(folder, ignore_errors=True)  # of a run that was cut short
         typed = command(bed, method, seed, folder, more)
         with (Path(place) / "log").open("w") as log:
             process = subprocess.Popen(typed, stdout=log, stderr=subprocess.STDOUT)
@@ -107,14 +128,24 @@ def one(bed: str, method: str, seed: int, more: list[str], deadline: float) -> d
         steps = {int(p.stem[-6:]): json.loads(p.read_text()) for p in _validations(folder)}
         line = {"bed": bed, "method": method, "seed": seed, "ended": code == 0}
         line |= {"seconds": round(time.time() - began, 1), "set": more}
+        if any(item.startswith("irl.memory.") for item in METHODS[method]):
+            line["memory_share"] = _memory_share(folder)
         if steps:
             line["n"] = next(iter(steps.values()))["n"]
         line["right"] = {
             step: [int(count) for _, count in sorted(told["per_question"].items())]
             for step, told in sorted(steps.items())
         }
-        shutil.rmtree(folder, ignore_errors=True)
         return line
+
+
+def _memory_share(folder: Path) -> float | None:
+    """Seconds of memory in a hundred of the RL steps', the first ten left out."""
+    path = folder / "metrics.jsonl"
+    lines = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
+    steps = [line for line in lines if "seconds/memory" in line and "seconds/update" in line][10:]
+    whole = sum(v for line in steps for key, v in line.items() if key.startswith("seconds/"))
+    return round(100 * sum(line["seconds/memory"] for line in steps) / whole, 2) if whole else None
 
 
 def _validations(folder: Path) -> list[Path]:
@@ -197,6 +228,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=24 * 60)
     parser.add_argument("--set", dest="more", action="append", default=[])
     parser.add_argument("--results", type=Path)
+    parser.add_argument("--runs", type=Path, help="keep the run folders in this one")
     parser.add_argument("--show", action="store_true")
     parser.add_argument("--frontier", metavar="METHOD", help="print the verdict against a method")
     told = parser.parse_args()
@@ -214,7 +246,7 @@ def main() -> None:
     def work(job: tuple[str, int]) -> None:
         if time.time() > deadline - 20:
             return
-        line = one(told.bed, *job, told.more, deadline)
+        line = one(told.bed, *job, told.more, deadline, told.runs)
         with lock, results.open("a") as file:
             file.write(json.dumps(line) + "\n")
         print(*job, "ended" if line["ended"] else "cut short", line["seconds"], flush=True)

@@ -25,6 +25,7 @@ from sps.store.memory import Memory, ModeOf, Remembered
 from sps.types import Group, Metrics
 
 COLUMNS = ["step", "group", "sample", "problem_id", "prompt_ids", "ids", "mean_logprob"]
+MEMORY_SECONDS = "seconds/memory"
 _MEASURED = 64  # remembered rollouts that the meter reads on
 
 
@@ -155,8 +156,11 @@ def _within(of_problem: list[list[Remembered]], tokens: int) -> list[Remembered]
     return taken
 
 
-def memory_metrics(run: Run, recalled: Recalled, sums: dict[str, float]) -> Metrics:
-    """What was recalled, how likely it is now, and its share of the tokens that are learnt from."""
+def memory_metrics(
+    run: Run, recalled: Recalled, sums: dict[str, float], recalling: float
+) -> Metrics:
+    """What was recalled, how likely it is now, its share of the tokens that are learnt from, and
+    what it cost: `recalling` seconds and those of its passes."""
     if run.memory is None:
         return {}
     if not run.recipe.irl.memory.weight:
@@ -170,4 +174,5 @@ def memory_metrics(run: Run, recalled: Recalled, sums: dict[str, float]) -> Metr
         "memory/tokens": tokens,
         "memory/share": share,
         "memory/nll": sums.get("memory_nll", 0.0) / max(1.0, tokens),
+        MEMORY_SECONDS: recalling + sums.get(MEMORY_SECONDS, 0.0),
     }

@@ -14,7 +14,7 @@ from torch import Tensor
 from sps.algo.rl import Terms, engine_gap, entropy_bonus, policy_loss, truncated_weight
 from sps.algo.table import algorithm_of
 from sps.phases.batch import filled, make_batch, shaped
-from sps.phases.memory import memory_metrics, recall
+from sps.phases.memory import MEMORY_SECONDS, memory_metrics, recall
 from sps.phases.run import Run
 from sps.phases.schedule import Phase
 from sps.policy.logprobs import Rows, micro_batches, token_logprobs
@@ -36,7 +36,7 @@ def rl_phase(run: Run, phase: Phase) -> Iterator[tuple[int, Metrics, bool]]:
         with run.stop.window(run.ranks.size == 1):  # no weight has changed yet
             groups, metrics = draw_groups(run, step, run.recipe.rollout.prompts * rounds)
         drawn = time.perf_counter() - began
-        verify = metrics.pop("seconds/verify")
+        verify, remember = metrics.pop("seconds/verify"), metrics.pop(MEMORY_SECONDS, 0.0)
         shares = list(_shares(groups, rounds))
         began = time.perf_counter()
         olds, halved = _before_the_steps(run, shares)
@@ -46,11 +46,14 @@ def rl_phase(run: Run, phase: Phase) -> Iterator[tuple[int, Metrics, bool]]:
         for number, (share, old) in enumerate(zip(shares, olds, strict=True), 1):
             begun = time.perf_counter()
             learnt = rl_step(run, step, share, old)
-            seconds = {
-                "seconds/generate": (drawn - verify) / rounds,
+            taken, recalled = time.perf_counter() - begun, learnt.get(MEMORY_SECONDS, 0.0)
+            seconds = {  # of a step, each counted once
+                "seconds/generate": (drawn - verify - remember) / rounds,
                 "seconds/verify": verify / rounds,
-                "seconds/update": time.perf_counter() - begun + scored / rounds,
+                "seconds/update": taken - recalled + scored / rounds,
             }
+            if run.memory is not None:
+                seconds[MEMORY_SECONDS] = recalled + remember / rounds
             yield step, {**metrics, **learnt, **seconds}, number == rounds
             step += 1
 
@@ -63,7 +66,7 @@ def draw_groups(run: Run, step: int, count: int) -> tuple[list[Group], Metrics]:
     resample = algorithm_of(run.recipe.rl.algorithm).resample
     drawn: list[Group] = []
     useful: list[Group] = []
-    waited, rows = 0.0, run.engine.max_rows
+    waited, remembering, rows = 0.0, 0.0, run.engine.max_rows
     for attempt in range(1 + resample):
         problems = [run.train[i] for i in run.sampler.take(count - len(useful))]
         fresh, more = draw(run, step, problems, attempt, first_group=len(drawn))
@@ -76,11 +79,15 @@ def draw_groups(run: Run, step: int, count: int) -> tuple[list[Group], Metrics]:
     if run.ranks.main:
         run.store.append(step, rollouts)
     if run.memory is not None and run.recipe.irl.memory.source == "run":
+        began = time.perf_counter()
         run.memory.add(rollouts)
+        remembering = time.perf_counter() - began
     # After the last attempt, groups with equal rewards fill the batch: it keeps its size.
     dull = [group for group in drawn if not _disagrees(group)]
     groups = (useful + dull)[:count] if resample else drawn
     metrics = {**_drawn_metrics(drawn, groups), "seconds/verify": waited}
+    if remembering:
+        metrics[MEMORY_SECONDS] = remembering
     if run.engine.max_rows < rows:  # memory ran out
         metrics["rows_at_once"] = run.engine.max_rows
     return groups, metrics
@@ -134,7 +141,9 @@ def rl_step(run: Run, step: int, groups: Sequence[Group], old: Old | None = None
     """One optimizer step. `old` is what `sampler_logprobs` gave, once the policy has moved."""
     recipe, policy = run.recipe, run.policy
     settings, batch = recipe.rl.algorithm, make_batch(run, groups)
-    algorithm, recalled = algorithm_of(settings), recall(run, step, groups)
+    algorithm, began = algorithm_of(settings), time.perf_counter()
+    recalled = recall(run, step, groups)
+    recalling = time.perf_counter() - began
 
     def part_loss(rows: Rows, new_BT: Tensor, entropy_BT: Tensor) -> tuple[Tensor, dict]:
         old_BT = new_BT.detach() if old is None else filled(old, rows)
@@ -158,7 +167,8 @@ def rl_step(run: Run, step: int, groups: Sequence[Group], old: Old | None = None
 
     terms = [Term(lambda tokens: _rows(run, batch.learnt, tokens), part_loss)]
     if recalled.rollouts:
-        terms.append(Term(lambda tokens: _rows(run, recalled.rollouts, tokens), recalled.loss))
+        rows_of = lambda tokens: _rows(run, recalled.rollouts, tokens)  # noqa: E731
+        terms.append(Term(rows_of, recalled.loss, MEMORY_SECONDS))
     _set_lr(run.optimizer, recipe.rl.lr, step, recipe.rl.optimizer.warmup_steps)
     sums = optimizer_step(
         policy.scorer,
@@ -173,7 +183,7 @@ def rl_step(run: Run, step: int, groups: Sequence[Group], old: Old | None = None
     policy.version += 1
     run.engine.load_weights(policy.model)
     learnt = _learnt_metrics(sums, len(batch.used), len(batch.rollouts))
-    return learnt | memory_metrics(run, recalled, sums)
+    return learnt | memory_metrics(run, recalled, sums, recalling)
 
 
 def draw(

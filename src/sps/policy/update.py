@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -41,10 +42,14 @@ class Budget:
 
 @dataclass(frozen=True)
 class Term:
-    """Rows that a step learns from, cut into parts of so many tokens, and the loss of a part."""
+    """Rows that a step learns from, cut into parts of so many tokens, and the loss of a part.
+
+    The sums of the step have the seconds of a term under its key (DeepSpeed's passes have none).
+    """
 
     rows_of: Callable[[int], Iterable[Rows]]
     loss: PartLoss
+    seconds: str = ""
 
 
 def optimizer_step(
@@ -64,19 +69,25 @@ def optimizer_step(
     or a gradient that is not finite: weights and optimizer stay as they are (`skipped`).
     """
 
+    spent: dict[str, float] = {}
+
+    def parts(tokens: int) -> Iterator[tuple[Rows, int, PartLoss]]:
+        # Each term by itself: on sharded ranks all are at a part of the same kind.
+        for term in terms:
+            began = _now() if term.seconds else 0.0
+            for rows, counts in padded_to_equal(term.rows_of(tokens), ranks, scorer.model.device):
+                yield rows, counts, term.loss
+            if term.seconds and not ranks.deepspeed:  # which asks for all parts before the first
+                spent[term.seconds] = _now() - began
+
     def gradients(tokens: int) -> dict[str, float]:
         optimizer.zero_grad(set_to_none=True)
-        # Each term by itself: on sharded ranks all are at a part of the same kind.
-        parts = (
-            (rows, counts, term.loss)
-            for term in terms
-            for rows, counts in padded_to_equal(term.rows_of(tokens), ranks, scorer.model.device)
-        )
-        return _accumulate(scorer, parts, temperature, entropy_grad, ranks)
+        return _accumulate(scorer, parts(tokens), temperature, entropy_grad, ranks)
 
     sums, halved = in_memory(budget, ranks, gradients)
     sums = ranks.total(sums)
     if sums:
+        sums |= spent
         sums["grad_norm"] = _clip(scorer, optimizer, max_grad_norm, ranks)
         # Both are numbers on the host by now, and the same on every rank.
         if math.isfinite(sums["loss"]) and math.isfinite(sums["grad_norm"]):
@@ -92,6 +103,13 @@ def optimizer_step(
         sums["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
         torch.cuda.reset_peak_memory_stats()
     return sums
+
+
+def _now() -> float:
+    """The time when all that was asked of the device is done."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def _clip(scorer: Any, optimizer: torch.optim.Optimizer, max_norm: float, ranks: Ranks) -> float:

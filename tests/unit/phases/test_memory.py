@@ -156,14 +156,15 @@ def test_without_a_memory_nothing_is_recalled_and_nothing_is_told():
     found = recall(run_of(None, weight=0.0), 5, [group("a", 50)])
     assert found.rollouts == []
     assert len(found.weight_B) == 0
-    assert memory_metrics(run_of(None), found, {}) == {}
+    assert memory_metrics(run_of(None), found, {}, 0.1) == {}
 
 
 def test_what_is_told_of_a_memory_by_hand(memory):
     run = run_of(memory)
     found = Recalled([remembered("a", 1), remembered("a", 2), remembered("b", 0)], torch.ones(3))
-    sums = {"memory_tokens": 12.0, "memory_nll": 6.0, "tokens": 36.0}
-    assert memory_metrics(run, found, sums) == {
+    sums = {"memory_tokens": 12.0, "memory_nll": 6.0, "tokens": 36.0, "seconds/memory": 2.0}
+    assert memory_metrics(run, found, sums, 0.5) == {
+        "seconds/memory": 2.5,
         "memory/size": 13,
         "memory/recalled": 3,
         "memory/problems": 2,
@@ -171,10 +172,10 @@ def test_what_is_told_of_a_memory_by_hand(memory):
         "memory/share": 0.25,
         "memory/nll": 0.5,
     }
-    nothing = memory_metrics(run, Recalled([], torch.ones(0)), {})
+    nothing = memory_metrics(run, Recalled([], torch.ones(0)), {}, 0.1)
     assert (nothing["memory/share"], nothing["memory/nll"], nothing["memory/tokens"]) == (0, 0, 0)
-    alone = memory_metrics(run, found, {"memory_tokens": 12.0, "memory_nll": 6.0})
-    one = memory_metrics(run, found, {"memory_tokens": 1.0, "memory_nll": 0.7})
+    alone = memory_metrics(run, found, {"memory_tokens": 12.0, "memory_nll": 6.0}, 0.1)
+    one = memory_metrics(run, found, {"memory_tokens": 1.0, "memory_nll": 0.7}, 0.1)
     assert (one["memory/share"], one["memory/nll"]) == (1, 0.7)
     assert alone["memory/share"] == 1  # a batch that has no gradient of its own
 

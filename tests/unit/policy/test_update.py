@@ -7,6 +7,7 @@ import torch
 from conftest import make_policy
 
 from sps.errors import RunFailed
+from sps.policy import update
 from sps.policy.logprobs import micro_batches
 from sps.policy.update import (
     Budget,
@@ -67,6 +68,27 @@ def test_a_step_goes_as_far_as_the_norm_it_reports_unless_that_is_clipped(ragged
     clipped, moved = step(make_policy(), ragged, most=0.5)
     assert clipped["grad_norm"] == pytest.approx(sums["grad_norm"], rel=1e-4)
     assert moved == pytest.approx(0.5, rel=1e-4)
+
+
+def test_a_term_is_clocked_from_its_first_part_to_its_last_and_no_other(ragged, monkeypatch):
+    policy, now = make_policy(), [0.0]
+    monkeypatch.setattr(update.time, "perf_counter", lambda: now[0])
+
+    def taking(seconds):
+        def loss(rows, logp_BT, entropy_BT):
+            now[0] += seconds
+            return -logp_BT.sum(), {}
+
+        return loss
+
+    def parts(budget):
+        return micro_batches(*ragged, policy.pad_id, budget)
+
+    terms = [Term(parts, taking(100)), Term(parts, taking(1), "its"), Term(parts, taking(100))]
+    optimizer = torch.optim.SGD(policy.model.parameters(), lr=1.0)
+    how = {"temperature": 1.0, "max_grad_norm": 1.0}
+    sums = optimizer_step(policy.scorer, optimizer, terms, Budget(20), **how)
+    assert sums["its"] == len(list(parts(20))) > 1
 
 
 def test_sharded_ranks_scale_up_for_the_mean_and_fill_up_with_what_counts_nothing(ragged):
