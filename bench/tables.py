@@ -1,0 +1,85 @@
+"""Tables in docs/ that are made from stored results, so that they cannot drift.
+
+python -m bench.tables            writes them
+python -m bench.tables --check    exit code 1 where one is stale
+
+Such a table stands between two comments. The first says what it is made of, the second is
+`<!-- end -->`:
+
+<!-- bench.beds BED --markdown A,B -->       what that command prints
+<!-- FILE.json: A 1, A 2, A | B | C -->      paths of methods in docs/results/FILE.json, in the
+                                             order of training; the first path is the reference
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from bench.beds import ROOT, gap_cell, markdown
+from sps.algo.frontier import frontier
+
+_TABLE = re.compile(r"<!-- ([^>]+) -->\n.*?<!-- end -->", re.DOTALL)
+_BED = re.compile(r"bench\.beds (\w+) --markdown (\S+)")
+_STORED = re.compile(r"(\w+\.json): (.+)")
+
+
+def filled(text: str, root: Path = ROOT) -> str:
+    """A page with its tables as the results have them."""
+
+    def table(found: re.Match[str]) -> str:
+        if bed := _BED.fullmatch(found[1]):
+            results = root / "bench" / "results" / f"bed_{bed[1]}.jsonl"
+            lines = markdown(results, bed[1], bed[2].split(","))
+        elif stored := _STORED.fullmatch(found[1]):
+            paths = [[name.strip() for name in path.split(",")] for path in stored[2].split("|")]
+            lines = compared(root / "docs" / "results" / stored[1], paths)
+        else:
+            raise SystemExit(f"<!-- {found[1]} -->: not a table that bench.tables can make")
+        return f"<!-- {found[1]} -->\n\n" + "\n".join(lines) + "\n\n<!-- end -->"
+
+    return _TABLE.sub(table, text)
+
+
+def compared(file: Path, paths: list[list[str]]) -> list[str]:
+    """The frontier of some methods of a comparison, from their right samples by question; a path is
+    named by its last point."""
+    methods = json.loads(file.read_text())["methods"]
+
+    def right(name: str) -> np.ndarray:
+        return np.array([[int(c) for c in seed.split()] for seed in methods[name]["correct"]])
+
+    n, reference = methods["base"]["n"], paths[0][-1]
+    counts = {path[-1]: np.array([right(name) for name in path]) for path in paths}
+    found = frontier(right("base"), counts, n, reference)
+    gaps = {gap.name: gap_cell(gap) for gap in found.gaps}
+    rows = [
+        f"| path | Pass@1 / Pass@{n} | at equal Pass@1, minus {reference} |",
+        "| --- | --- | --- |",
+    ]
+    for standing, path in zip(found.standings, paths, strict=True):
+        points = ", ".join(f"{100 * x:.1f} / {100 * y:.1f}" for x, y in standing.points)
+        rows.append(f"| {', '.join(path)} | {points} | {gaps.get(standing.name, '')} |")
+    return rows
+
+
+def main() -> None:
+    """Write the tables, or say whether one is stale."""
+    stale = []
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        if (now := filled(text)) != text:
+            stale.append(page.name)
+            if "--check" not in sys.argv:
+                page.write_text(now, encoding="utf-8")
+                print(page)
+    if "--check" in sys.argv:
+        sys.exit(", ".join(stale) or 0)
+
+
+if __name__ == "__main__":
+    main()
