@@ -9,23 +9,29 @@ Such a table stands between two comments. The first says what it is made of, the
 <!-- bench.beds BED --markdown A,B -->       what that command prints
 <!-- FILE.json: A 1, A 2, A | B | C -->      paths of methods in docs/results/FILE.json, in the
                                              order of training; the first path is the reference
+<!-- sps doctor: ARGUMENTS | ARGUMENTS -->   memory and hours that `sps doctor` says
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
 
 import numpy as np
+from typer.testing import CliRunner
 
 from bench.beds import ROOT, gap_cell, markdown
 from sps.algo.frontier import frontier
+from sps.cli import app
 
 _TABLE = re.compile(r"<!-- ([^>]+) -->\n.*?<!-- end -->", re.DOTALL)
 _BED = re.compile(r"bench\.beds (\w+) --markdown (\S+)")
 _STORED = re.compile(r"(\w+\.json): (.+)")
+_DOCTOR = re.compile(r"sps doctor: (.+)")
+_SAID = r"([\d.]+) GiB  in all: .*?full length: ([\d.]+) s .*?; (\d+) steps: ([\d.]+) h"
 
 
 def filled(text: str, root: Path = ROOT) -> str:
@@ -38,6 +44,8 @@ def filled(text: str, root: Path = ROOT) -> str:
         elif stored := _STORED.fullmatch(found[1]):
             paths = [[name.strip() for name in path.split(",")] for path in stored[2].split("|")]
             lines = compared(root / "docs" / "results" / stored[1], paths)
+        elif asked := _DOCTOR.fullmatch(found[1]):
+            lines = costs([line.strip() for line in asked[1].split("|")])
         else:
             raise SystemExit(f"<!-- {found[1]} -->: not a table that bench.tables can make")
         return f"<!-- {found[1]} -->\n\n" + "\n".join(lines) + "\n\n<!-- end -->"
@@ -67,9 +75,26 @@ def compared(file: Path, paths: list[list[str]]) -> list[str]:
     return rows
 
 
+def costs(asked: list[str]) -> list[str]:
+    """What `sps doctor` says of some recipes, each on GPUs that its arguments name."""
+    rows = [
+        "| `sps doctor` | GiB of each GPU | s a step | steps | GPU hours |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for line in asked:
+        said = CliRunner().invoke(app, ["doctor", *line.split()]).output
+        (found,) = re.findall(_SAID, said, re.DOTALL)
+        gib, seconds, steps, hours = found
+        gpus = int(line.split()[line.split().index("--gpus") + 1])
+        cells = [f"`{line}`", gib, seconds, steps, f"{gpus * float(hours):.0f}"]
+        rows.append(f"| {' | '.join(cells)} |")
+    return rows
+
+
 def main() -> None:
     """Write the tables, or say whether one is stale."""
     stale = []
+    os.chdir(ROOT)  # where recipes are
     for page in sorted((ROOT / "docs").glob("*.md")):
         text = page.read_text(encoding="utf-8")
         if (now := filled(text)) != text:

@@ -227,3 +227,23 @@ def test_tables_are_what_the_results_say():
     asked = [sys.executable, "-m", "bench.tables", "--check"]
     done = subprocess.run(asked, cwd=ROOT, check=False, capture_output=True, text=True)
     assert done.returncode == 0, f"stale: {done.stderr}; run: python -m bench.tables"
+
+
+def test_numbers_to_watch_are_recorded():
+    """Each is written down somewhere under the name that settings.md gives it."""
+    table = (ROOT / "docs" / "settings.md").read_text().partition("## What to watch")[2]
+    cells = re.findall(r"^\| ([^|]+) \|", table.partition("\n## ")[0], re.MULTILINE)
+    names = [name for cell in cells for name in re.findall(r"`([\w/]+)`", cell)]
+    assert len(names) > 12
+    source = "\n".join(path.read_text() for path in (ROOT / "src" / "sps").rglob("*.py"))
+    lost = [name for name in names if not re.search(rf'["/]{name.split("/")[-1]}"', source)]
+    assert lost == []
+
+
+def test_every_page_is_in_the_index():
+    index = (ROOT / "docs" / "README.md").read_text()
+    listed = re.findall(r"^\| \[(\w+\.md)\]\(\1\)", index, re.MULTILINE)
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert sorted(listed) == sorted(pages)
+    readme = (ROOT / "README.md").read_text()
+    assert [name for name in listed if f"](docs/{name})" not in readme] == []
