@@ -105,21 +105,15 @@ def test_weights_and_betas_of_adam_are_the_same_as_trls():
     assert fields["use_bias_correction_kl"]
 
 
-# What TRL is given, and the algorithm that the page says it is here. tests/oracle.py is the latter
-# by hand: tests/unit/phases hold the product to it.
+# What TRL is given, and the algorithm that the page says it is here. tests/oracle.py is that by
+# hand, and tests/unit/phases hold the product to it; test_trl_parity.py compares losses alone.
 SAME = {
     "default": ({}, {"type": "dapo", "eps_high": 0.2, "max_resample_times": 0}),
-    "grpo": ({"loss_type": "grpo"}, {"type": "grpo"}),
     "grpo_kl": (
         {"loss_type": "grpo", "beta": 0.3, "use_bias_correction_kl": False},
         {"type": "grpo", "beta": 0.3},
     ),
-    "dr_grpo": ({"loss_type": "dr_grpo", "scale_rewards": "none"}, {"type": "dr_grpo"}),
     "cispo": ({"loss_type": "cispo", "epsilon_high": 5.0}, {"type": "cispo"}),
-    "gspo": (
-        {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 3e-4},
-        {"type": "gspo"},
-    ),
 }
 
 
