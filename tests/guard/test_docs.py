@@ -2,6 +2,7 @@
 their tables are what the results files say."""
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -22,7 +23,9 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
 ]
 TOPS = ("bench", "docs", "examples", "launch", "recipes", "src", "tests")
-PACKAGES = {p.name for p in (ROOT / "src" / "sps").iterdir()}
+FOLDERS = {p.name for p in (ROOT / "src" / "sps").rglob("*") if p.is_dir()} | set(TOPS)
+# Folders that runs and commands make, and prefixes of metrics.
+OTHERS = {"rollouts", "runs", "report-plots", "irl", "memory"}
 COMMANDS = {
     name: {flag for p in command.params for flag in p.opts} | {"--help"}
     for name, command in typer.main.get_command(app).commands.items()
@@ -86,13 +89,16 @@ def missing_paths(text):
             continue  # NAME and the like stand for something
         if top in TOPS:
             places = [ROOT]
-        elif top in PACKAGES and re.search(r"\.py$|/$", name):
+        elif name.endswith(".py"):
             places = [ROOT / "src" / "sps", ROOT]
         else:
             continue
         for one in expanded(name):
             if not any(list(place.glob(one.strip("/"))) for place in places):
                 yield name
+    for name in re.findall(r"`([\w-]+)/`", text):
+        if name not in FOLDERS | OTHERS:
+            yield f"{name}/"
 
 
 def named_in(path):
@@ -201,7 +207,8 @@ def test_a_page_names_only_what_is_there(page):
 def test_every_kind_of_stale_name_is_found():
     text = """
 [a](nowhere.md) [b](results.md#no-such-heading) `recipes/demo/{countdown_grpo,gone}.yaml`
-`phases/gone.py` `phases/rl.py: gone` `irl.gone` `rollout: {gone: 1}` `irl.reach` `phases/rl.py`
+`phases/gone.py` `gone/rl.py` `gone/` `phases/rl.py: gone` `phases/rl.py` `phases/`
+`irl.gone` `rollout: {gone: 1}` `irl.reach`
 `sps gone`, `sps train RECIPE --gone`, `python -m bench.gone`, `python -m bench verify`, `make gone`
 ```
 sps compare recipes/demo/countdown_grpo.yaml \\
@@ -213,10 +220,8 @@ task: {type: python, lost: 1}
 """
     page = ROOT / "docs" / "results.md"
     assert list(broken_links(text, page)) == ["nowhere.md", "results.md#no-such-heading"]
-    assert list(missing_paths(text)) == [
-        "recipes/demo/{countdown_grpo,gone}.yaml",
-        "phases/gone.py",
-    ]
+    paths = ["recipes/demo/{countdown_grpo,gone}.yaml", "phases/gone.py", "gone/rl.py", "gone/"]
+    assert list(missing_paths(text)) == paths
     assert list(missing_names(text)) == ["phases/rl.py: gone"]
     found = ["sps compare --sweep irl.gone_too", "sps gone", "sps train --gone"]
     assert list(wrong_commands(text)) == [*found, "python -m bench.gone", "make gone"]
@@ -247,3 +252,29 @@ def test_every_page_is_in_the_index():
     assert sorted(listed) == sorted(pages)
     readme = (ROOT / "README.md").read_text()
     assert [name for name in listed if f"](docs/{name})" not in readme] == []
+
+
+def test_a_table_of_a_bed_by_hand(tmp_path):
+    # 4 problems x 2 samples. Base: 2 of 8 right, 2 of 4 problems solved. `better`: 4 of 8, 3 of 4.
+    counts = {"worse": [2, 0, 0, 0], "better": [2, 1, 1, 0], "late": [2, 2, 2, 2]}
+    lines = [
+        {"bed": "embedded", "method": name, "seed": seed, "ended": True, "seconds": 10 + seed}
+        | {"n": 2, "right": {"0": [1, 1, 0, 0], "10": right}}
+        for name, right in counts.items()
+        for seed in range(1 if name == "late" else 2)
+    ]
+    file = tmp_path / "bed.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    asked = [sys.executable, "-m", "bench.beds", "embedded", "--markdown", "worse"]
+    done = subprocess.run([*asked, "--results", file], cwd=ROOT, capture_output=True, text=True)
+    said = done.stdout.splitlines()
+    assert said[0] == (
+        "2 seeds, 4 problems x 2 samples, after 10 steps; base: 25.0 / 50.0 (Pass@1 / Pass@2). "
+        "Left out, with fewer seeds: `late` (1)."
+    )
+    better, worse = (line.split(" | ") for line in said[-2:])
+    assert [cell.split()[0] for cell in better[1:3]] == ["50.0", "75.0"]
+    assert [cell.split()[0] for cell in worse[1:3]] == ["25.0", "25.0"]
+    # `worse` has no Pass@1 above the base's: the range is one point, and there they are 75 and 50.
+    assert better[4].startswith("+25.0 [")
+    assert (worse[4], better[5], worse[0]) == ("", "10 |", "| `worse`")
