@@ -278,3 +278,18 @@ def test_a_table_of_a_bed_by_hand(tmp_path):
     # `worse` has no Pass@1 above the base's: the range is one point, and there they are 75 and 50.
     assert better[4].startswith("+25.0 [")
     assert (worse[4], better[5], worse[0]) == ("", "10 |", "| `worse`")
+
+
+def test_what_is_established_is_in_a_table_of_the_page():
+    """Intervals hold for all rows of a table at once: they change when rows are added."""
+    head, _, rest = (ROOT / "docs" / "results.md").read_text().partition("**Not established:**")
+    triple = re.compile(r"[+-][\d.]+ \[[+-][\d.]+, [+-][\d.]+\]")
+    claims = triple.findall(head)
+    assert len(claims) >= 3
+    found = set(triple.findall(rest))
+    assert {claim for claim in claims if not {claim, negated(claim)} & found} == set()
+
+
+def negated(triple):
+    mean, low, high = re.findall(r"[+-][\d.]+", triple.translate(str.maketrans("+-", "-+")))
+    return f"{mean} [{high}, {low}]"
