@@ -57,13 +57,13 @@ def test_memory_holds_both_and_ends_where_rl_may_end(with_rl):
         return with_rl * rl(logp) + towards(EVEN)(logp)
 
     assert [round(p, 2) for p in trained(loss)[:2].tolist()] == [0.48 if with_rl else 0.47] * 2
-    end = trained(loss, 4000)
+    end = trained(loss, 1000, lr=2.0)
     assert float(end @ REWARD) > 0.999
     assert float(end[0]) == pytest.approx(float(end[1]))
 
 
 def test_a_target_of_unlikely_wrong_answers_costs_success():
     target = torch.tensor([0.0, 0.3, 0, 0, 0.2, 0.5], dtype=torch.float64)
-    end = trained(lambda logp: rl(logp) + 0.05 * towards(target)(logp), 4000)
+    end = trained(lambda logp: rl(logp) + 0.05 * towards(target)(logp), 1000, lr=2.0)
     assert float(end[1]) > 0.1  # the rare right answer is held
     assert 0.9 < float(end @ REWARD) < 0.98
