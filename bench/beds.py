@@ -8,7 +8,8 @@ results file is not run again, and one that the time limit cut short is there wi
 it was validated at, and is run again next time. A line holds, for each validated step, how many of
 the samples of each held-out problem were right: all that a frontier needs (algo/frontier.py).
 `python -m bench.beds BED --show` prints Pass@k by step, `--frontier METHOD` every method's frontier
-against that of one.
+against that of one, `--markdown A,B` the table of docs/results.md, against the frontiers of A and B
+(`python -m bench.tables` writes it there).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from threading import Lock
@@ -29,8 +31,8 @@ from typing import Any
 
 import numpy as np
 
-from sps.algo.frontier import frontier
-from sps.algo.passk import pass_at_k
+from sps.algo.frontier import Gap, frontier
+from sps.algo.passk import mean_interval, pass_at_k
 
 ROOT = Path(__file__).parents[1]
 SPS = ["irl.steps=4", "irl.batch=512", "irl.keep=3"]
@@ -180,25 +182,86 @@ def show(results: Path, bed: str) -> None:
         print(f"{method:18s}", " | ".join(cells))
 
 
-def verdict(results: Path, bed: str, reference: str) -> None:
-    """The frontier of the methods that have all seeds, against one of them (algo/frontier.py)."""
+@dataclass(frozen=True)
+class Paths:
+    """The ended runs of a bed's methods that have as many seeds as any."""
+
+    n: int  # samples a problem
+    base: np.ndarray  # right ones of each problem
+    right: dict[str, np.ndarray]  # of each method [steps, seeds, problems]
+    steps: dict[str, int]  # the last one
+    seconds: dict[str, float]  # of a run, mean over seeds
+    fewer: dict[str, int]  # methods with fewer seeds, which are left out
+
+    @property
+    def seeds(self) -> int:
+        """As many as each method has."""
+        return next(iter(self.right.values())).shape[1]
+
+
+def paths_of(results: Path, bed: str) -> Paths:
+    """What the frontier compares."""
     runs: dict[str, dict[int, dict[str, Any]]] = {}
     for (of, method, seed), line in known(results).items():
         if of == bed and line["ended"]:
             runs.setdefault(method, {})[seed] = line
+    if not runs:
+        raise SystemExit(f"{results}: no run of {bed} has ended")
     count = max(map(len, runs.values()))
-    runs = {method: seeds for method, seeds in runs.items() if len(seeds) == count}
-    n, base = next(
-        (line["n"], line["right"]["0"]) for seeds in runs.values() for line in seeds.values()
-    )
-    paths = {}
-    for method, seeds in runs.items():
+    fewer = {method: len(seeds) for method, seeds in runs.items() if len(seeds) < count}
+    whole = {method: seeds for method, seeds in runs.items() if method not in fewer}
+    first = next(line for seeds in whole.values() for line in seeds.values())
+    right, last = {}, {}
+    for method, seeds in whole.items():
         steps = sorted((s for s in next(iter(seeds.values()))["right"] if s != "0"), key=int)
-        paths[method] = np.array([[seeds[s]["right"][at] for s in sorted(seeds)] for at in steps])
-    found = frontier(np.array(base), paths, n, reference)
+        right[method] = np.array([[seeds[s]["right"][at] for s in sorted(seeds)] for at in steps])
+        last[method] = int(steps[-1])
+    seconds = {m: float(np.mean([r["seconds"] for r in own.values()])) for m, own in whole.items()}
+    return Paths(first["n"], np.array(first["right"]["0"]), right, last, seconds, fewer)
+
+
+def markdown(results: Path, bed: str, references: list[str]) -> list[str]:
+    """One row a method: Pass@1 and Pass@n at the end, Pass@n at equal Pass@1 minus that of each
+    reference, seconds. The best against the last reference first."""
+    paths = paths_of(results, bed)
+    found = [frontier(paths.base, paths.right, paths.n, name) for name in references]
+    gaps = [{gap.name: gap for gap in one.gaps} for one in found]
+    order = {gap.name: gap.mean[0] for gap in found[-1].gaps}
+    reach = {standing.name: standing.reach for standing in found[-1].standings}
+    base = " / ".join(f"{100 * value:.1f}" for value in found[0].base)
+    steps = " or ".join(map(str, sorted(set(paths.steps.values()))))
+    said = (
+        f"{paths.seeds} seeds, {len(paths.base)} problems x {paths.n} samples, after {steps} "
+        f"steps; base: {base} (Pass@1 / Pass@{paths.n})."
+    )
+    if paths.fewer:
+        left = ", ".join(f"`{name}` ({count})" for name, count in sorted(paths.fewer.items()))
+        said += f" Left out, with fewer seeds: {left}."
+    minus = [f"at equal Pass@1, minus `{name}`" for name in references]
+    heads = ["method", "Pass@1", f"Pass@{paths.n}", "highest Pass@1", *minus, "s a run"]
+    rows = []
+    for name in sorted(paths.right, key=lambda name: -order.get(name, 0.0)):
+        at_end_SQ = paths.right[name][-1]
+        ends = [mean_interval(pass_at_k(at_end_SQ, paths.n, k)) for k in (1, paths.n)]
+        against = [gap_cell(own[name]) if name in own else "" for own in gaps]
+        rest = [f"{100 * reach[name]:.1f}", *against, f"{paths.seconds[name]:.0f}"]
+        rows.append([f"`{name}`", *map(_cell, ends), *rest])
+    lines = [heads, ["---", *["---:"] * 3, *["---"] * len(minus), "---:"], *rows]
+    return [said, "", *(f"| {' | '.join(line)} |" for line in lines)]
+
+
+def gap_cell(gap: Gap) -> str:
+    """A difference in points, its interval, the verdict."""
+    return "{:+.1f} [{:+.1f}, {:+.1f}] {}".format(*(100 * v for v in gap.mean), gap.verdict)
+
+
+def verdict(results: Path, bed: str, reference: str) -> None:
+    """The frontier of the methods that have all seeds, against one of them (algo/frontier.py)."""
+    paths = paths_of(results, bed)
+    found = frontier(paths.base, paths.right, paths.n, reference)
     low, high = (100 * x for x in found.range)
     print(
-        f"{count} seeds, {len(base)} problems; base {100 * found.base[0]:.1f} / "
+        f"{paths.seeds} seeds, {len(paths.base)} problems; base {100 * found.base[0]:.1f} / "
         f"{100 * found.base[1]:.1f}; area over Pass@1 from {low:.1f} to {high:.1f}"
     )
     for one in sorted(found.standings, key=lambda s: -s.area[0]):
@@ -231,10 +294,13 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, help="keep the run folders in this one")
     parser.add_argument("--show", action="store_true")
     parser.add_argument("--frontier", metavar="METHOD", help="print the verdict against a method")
+    parser.add_argument("--markdown", metavar="A,B", help="print a table against these methods")
     told = parser.parse_args()
     results = told.results or ROOT / "bench" / "results" / f"bed_{told.bed}.jsonl"
     if told.frontier:
         return verdict(results, told.bed, told.frontier)
+    if told.markdown:
+        return print("\n".join(markdown(results, told.bed, told.markdown.split(","))))
     if told.show:
         return show(results, told.bed)
     first, _, last = told.seeds.partition("-")
