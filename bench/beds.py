@@ -44,6 +44,7 @@ REPLAY = ["irl.memory.weight=0.109375", "irl.memory.per_problem=16", "irl.memory
 METHODS: dict[str, list[str]] = {
     "grpo": [],
     "grpo_half": ["rl.lr=HALF"],
+    "grpo_1e-5": ["rl.lr=1e-5"],
     "grpo_kl": ["rl.algorithm.beta=0.05"],
     "sps": SPS,
     "memory": MEMORY,
@@ -129,6 +130,7 @@ def one(
             print((Path(place) / "log").read_text()[-2000:], file=sys.stderr, flush=True)
         steps = {int(p.stem[-6:]): json.loads(p.read_text()) for p in _validations(folder)}
         line = {"bed": bed, "method": method, "seed": seed, "ended": code == 0}
+        line["how"] = "ended" if code == 0 else "cut short" if code is None else "failed"
         line |= {"seconds": round(time.time() - began, 1), "set": more}
         if any(item.startswith("irl.memory.") for item in METHODS[method]):
             line["memory_share"] = _memory_share(folder)
@@ -165,21 +167,29 @@ def known(results: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
     return found
 
 
-def show(results: Path, bed: str) -> None:
-    """Pass@1 / Pass@32 / Pass@128 of each method by step, means over seeds."""
-    table: dict[str, dict[int, list]] = {}
+def shown(results: Path, bed: str) -> list[str]:
+    """Pass@1 / Pass@32 / Pass@n of each method by step, means over seeds, as a table."""
+    means: dict[str, dict[int, list[list[float]]]] = {}
+    ks: list[int] = []
     for (of, method, _), line in known(results).items():
         for step, right in line["right"].items() if of == bed else ():
-            n, counts = line["n"], np.array(right)
-            ks = sorted({1, min(32, n), n})
-            scores = [100 * float(pass_at_k(counts, n, k).mean()) for k in ks]
-            table.setdefault(method, {}).setdefault(int(step), []).append(scores)
-    for method, steps in table.items():
-        cells = [
-            f"{step}: {'/'.join(f'{v:.1f}' for v in np.mean(rows, axis=0))} ({len(rows)})"
-            for step, rows in sorted(steps.items())
-        ]
-        print(f"{method:18s}", " | ".join(cells))
+            ks = sorted({1, min(32, line["n"]), line["n"]})
+            scores = [100 * float(pass_at_k(np.array(right), line["n"], k).mean()) for k in ks]
+            means.setdefault(method, {}).setdefault(int(step), []).append(scores)
+    steps = sorted({step for own in means.values() for step in own})
+    rows = [["Pass@" + " / ".join(map(str, ks)), *(f"step {step}" for step in steps)]]
+    rows.append(["---"] * len(rows[0]))
+    for method in sorted(means, key=list(METHODS).index):
+        own = means[method]
+        rows.append([f"`{method}`", *(_means(own.get(step, [])) for step in steps)])
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def _means(scores: list[list[float]]) -> str:
+    """Of some seeds, and how many they are."""
+    if not scores:
+        return ""
+    return " / ".join(f"{v:.1f}" for v in np.mean(scores, axis=0)) + f" ({len(scores)})"
 
 
 @dataclass(frozen=True)
@@ -302,7 +312,7 @@ def main() -> None:
     if told.markdown:
         return print("\n".join(markdown(results, told.bed, told.markdown.split(","))))
     if told.show:
-        return show(results, told.bed)
+        return print("\n".join(shown(results, told.bed)))
     first, _, last = told.seeds.partition("-")
     seeds, methods = range(int(first), int(last or first) + 1), told.methods.split(",")
     done = {key for key, line in known(results).items() if line["ended"]}
@@ -315,11 +325,11 @@ def main() -> None:
         line = one(told.bed, *job, told.more, deadline, told.runs)
         with lock, results.open("a") as file:
             file.write(json.dumps(line) + "\n")
-        print(*job, "ended" if line["ended"] else "cut short", line["seconds"], flush=True)
+        print(*job, line["how"], line["seconds"], flush=True)
 
     with ThreadPoolExecutor(told.jobs) as pool:
         list(pool.map(work, todo))
-    show(results, told.bed)
+    print("\n".join(shown(results, told.bed)))
 
 
 if __name__ == "__main__":

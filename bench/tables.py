@@ -7,6 +7,7 @@ Such a table stands between two comments. The first says what it is made of, the
 `<!-- end -->`:
 
 <!-- bench.beds BED --markdown A,B -->       what that command prints
+<!-- bench.beds BED --show -->               the same
 <!-- FILE.json: A 1, A 2, A | B | C -->      paths of methods in docs/results/FILE.json, in the
                                              order of training; the first path is the reference
 <!-- FILE.json means: A, B | C, D -->        the same rule on stored means, C and D against A and B:
@@ -26,12 +27,13 @@ from typing import Any
 import numpy as np
 from typer.testing import CliRunner
 
-from bench.beds import ROOT, gap_cell, markdown
+from bench.beds import ROOT, gap_cell, markdown, shown
 from sps.algo.frontier import envelope, frontier
 from sps.cli import app
 
 _TABLE = re.compile(r"<!-- ([^>]+) -->\n.*?<!-- end -->", re.DOTALL)
 _BED = re.compile(r"bench\.beds (\w+) --markdown (\S+)")
+_SHOWN = re.compile(r"bench\.beds (\w+) --show")
 _STORED = re.compile(r"(\w+\.json): (.+)")
 _MEANS = re.compile(r"(\w+\.json) means: (.+) \| (.+)")
 _DOCTOR = re.compile(r"sps doctor: (.+)")
@@ -45,6 +47,8 @@ def filled(text: str, root: Path = ROOT) -> str:
         if bed := _BED.fullmatch(found[1]):
             results = root / "bench" / "results" / f"bed_{bed[1]}.jsonl"
             lines = markdown(results, bed[1], bed[2].split(","))
+        elif bed := _SHOWN.fullmatch(found[1]):
+            lines = shown(root / "bench" / "results" / f"bed_{bed[1]}.jsonl", bed[1])
         elif stored := _STORED.fullmatch(found[1]):
             paths = [[name.strip() for name in path.split(",")] for path in stored[2].split("|")]
             lines = compared(root / "docs" / "results" / stored[1], paths)
