@@ -50,6 +50,8 @@ METHODS: dict[str, list[str]] = {
     "memory": MEMORY,
     "memory_sps": [*MEMORY, *SPS],
     "memory_no_rl": [*MEMORY, "rl.algorithm.type=none"],
+    "memory_sps_quarter": [*MEMORY, *SPS, "irl.memory.share=0.25"],
+    "memory_sps_tenth": [*MEMORY, *SPS, "irl.memory.share=0.1"],
     "memory_0.3": ["irl.memory.weight=0.3"],
     "memory_last": [*MEMORY, "irl.memory.distinct=false"],
     "memory_all": [*MEMORY, "irl.memory.problems=all", "irl.memory.per_problem=1"],

@@ -124,7 +124,7 @@ def meter_figure(study: Study) -> Figure | None:
     layout = {"xaxis": axis("RL step"), "yaxis": axis("KL a token", type="log", **decades)}
     note = (
         "KL between the policy before and after each phase, per token, on held-out rollouts of the "
-        "first policy (k3 estimate, log scale); filled after RL, open after IRL. An IRL phase "
+        "first policy (k2 estimate, log scale); filled after RL, open after IRL. An IRL phase "
         "whose KL is orders of magnitude smaller changes nothing. First seed of each method."
     )
     return Figure("meter", "How far each phase moved the policy", note, data, layout, height=320)
