@@ -46,7 +46,7 @@ class Trained(Table):
 
     folder: Path
     records: list[Row]  # of metrics.jsonl
-    scores: Any  # of the test set: sps.evaluate.scores.Scores; None with evaluation.final: false
+    scores: Any  # of the test set: sps.evaluation.scores.Scores; None with evaluation.final: false
 
     @property
     def steps(self) -> list[Row]:

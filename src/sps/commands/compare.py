@@ -23,8 +23,8 @@ from sps.commands.terminal import console, say
 from sps.commands.train import find_trackers, make_base
 from sps.config.load import load_recipe
 from sps.errors import UserError
-from sps.evaluate.scores import Scores, other_questions, read_scores
-from sps.report.style import spelled
+from sps.evaluation.scores import Scores, other_questions, read_scores
+from sps.reporting.style import spelled
 from sps.run.disk import write_whole
 from sps.run.folder import RESULTS
 from sps.run.lock import hold, release
@@ -56,7 +56,7 @@ def run_compare(
     show_results(results)
     if results["frontier"]:
         say("\n".join(["", *frontier_lines(results["frontier"])]))
-    from sps.report.page import write_report
+    from sps.reporting.page import write_report
 
     page = write_report([out], out / "report.html")
     took = results["wall_seconds"]

@@ -13,7 +13,7 @@ import numpy as np
 from sps.config.load import differences, dump_recipe, load_recipe
 from sps.config.recipe import Recipe
 from sps.errors import UserError
-from sps.evaluate.scores import Scores, load_scores
+from sps.evaluation.scores import Scores, load_scores
 from sps.phases.irl import make_irl_optimizer
 from sps.phases.run import Run
 from sps.policy.checkpoint import (

@@ -10,7 +10,7 @@ import torch
 
 from sps.config.recipe import Recipe
 from sps.data.sampler import Sampler
-from sps.evaluate.scores import Scores
+from sps.evaluation.scores import Scores
 from sps.phases.schedule import Schedule
 from sps.policy.load import Policy
 from sps.policy.logprobs import Scorer
