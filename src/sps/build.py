@@ -13,10 +13,11 @@ from sps.config.load import load_recipe
 from sps.config.recipe import Recipe, Rollouts
 from sps.config.tasks import check_embedded
 from sps.data.sampler import Sampler
-from sps.data.splits import digest
+from sps.data.splits import digest, sources_of
 from sps.errors import UserError
 from sps.lifecycle.resume import claim, forget, keep_code, make_probe_of, restore
 from sps.phases.memory import make_memory
+from sps.phases.problems import make_difficulty
 from sps.phases.run import Run
 from sps.policy import embedded
 from sps.policy.checkpoint import load_weights
@@ -77,7 +78,7 @@ def open_run(
             forget(run)
         ranks.broadcast(lambda: _report_data(task, track))
         run.probe = make_probe(run, splits["validation"])
-    run.memory = make_memory(run)
+    run.memory, run.difficulty = make_memory(run), make_difficulty(run)
     ranks.broadcast(track.path.touch)  # from now on the folder holds a run
     if damaged:
         track.log("warning", run.start, text=damaged)
@@ -212,7 +213,9 @@ def _make_run(
         engine=engine,
         verifier=open_verifier(task),
         task=task,
-        sampler=Sampler(len(splits["train"]), recipe.seed),
+        sampler=Sampler(
+            len(splits["train"]), recipe.seed, source_N=sources_of(recipe.task, splits["train"])
+        ),
         store=RolloutStore(folder / ROLLOUTS),
         optimizer=make_optimizer(
             policy.model, recipe.rl.lr, settings.betas, settings.eps, settings.weight_decay

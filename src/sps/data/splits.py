@@ -105,6 +105,13 @@ def source_counts(t: object, problems: list[Problem]) -> dict[str, int]:
     return {name: sum(p.id.startswith(f"{name}/") for p in problems) for name in names}
 
 
+def sources_of(t: object, problems: list[Problem]) -> list[int]:
+    """The number of each problem's source; 0 where there is one alone."""
+    sets = data_sets(t)
+    number = {name: i for i, name in enumerate(source_names(sets))} if len(sets) > 1 else {}
+    return [number.get(p.id.partition("/")[0], 0) for p in problems]
+
+
 def _by_weight(t: DataConfig, rows: list[Problem]) -> list[Problem]:
     """As many of each source as its weight allows where no question is used twice."""
     if not t.sources:
