@@ -30,7 +30,11 @@ def digest(splits: Splits, whole: bool = False) -> str:
         return (p.id, p.question, p.answer, *([dict(p.meta)] if whole else []))
 
     rows = {split: [row(p) for p in splits[split]] for split in splits}
-    return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()[:16]
+    try:
+        text = json.dumps(rows, sort_keys=True)
+    except TypeError:  # keys that JSON does not know, in what a user's problems() made
+        text = repr(rows)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)

@@ -248,7 +248,7 @@ def _try_out(task: PythonTask, pool: Pool) -> None:
     asked = [
         (problems[0], text)
         for problems in task.splits.values()
-        for text in ("", "0", problems[0].answer)
+        for text in ("", "0", problems[0].answer_text)
     ]
     try:
         with closing(open_verifier(_Trial(task, pool))) as verifier:
