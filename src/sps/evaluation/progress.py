@@ -1,4 +1,5 @@
-"""How an evaluation is getting on: a bar on a terminal, a line now and then elsewhere."""
+"""How an evaluation is getting on: a bar on a terminal, a line that changes in a notebook, a line
+now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import time
 from typing import Any, TextIO
 
 from sps.evaluation.evaluate import Tally
+from sps.run.notebook import Place, in_notebook
 
 _EVERY = 10.0  # seconds between plain lines
 
@@ -52,6 +54,24 @@ class BarProgress:
         self.bar.stop()
 
 
+class NotebookProgress:
+    """One line in a notebook, at most every second."""
+
+    def __init__(self, name: str):
+        self.name, self.place, self.began = name, Place(), time.monotonic()
+        self._next = self.began
+
+    def __call__(self, tally: Tally) -> None:
+        """Say where it stands, if it is time to."""
+        now = time.monotonic()
+        if now >= self._next or tally.done == tally.total:
+            self._next = now + 1.0
+            self.place.show(f"{self.name}: {describe(tally, now - self.began)}")
+
+    def close(self) -> None:
+        """Leave the last line standing."""
+
+
 class NoProgress:
     """Of a rank that has no say."""
 
@@ -62,10 +82,15 @@ class NoProgress:
         """Nothing is held."""
 
 
-def make_progress(name: str, loud: bool = True) -> PlainProgress | BarProgress | NoProgress:
+Shown = PlainProgress | BarProgress | NotebookProgress | NoProgress
+
+
+def make_progress(name: str, loud: bool = True) -> Shown:
     """A bar where someone is looking."""
     if not loud:
         return NoProgress()
+    if in_notebook():
+        return NotebookProgress(name)
     return BarProgress(name) if sys.stderr.isatty() and sys.stdout.isatty() else PlainProgress(name)
 
 
