@@ -44,3 +44,17 @@ def test_a_file_may_make_answers_that_no_row_could_hold(tmp_path, answer):
         {"train": [replace(p, answer=a) for p in task.problems("train")]} for a in (answer, 1)
     )
     assert digest(own, whole=True) != digest(other, whole=True)
+
+
+@pytest.mark.parametrize(
+    ("compared", "warned"), [("problem.answer", 1), ("str(problem.answer)", 0)]
+)
+def test_a_text_that_is_compared_with_a_number_is_warned_of(tmp_path, caplog, compared, warned):
+    data = tmp_path / "rows.jsonl"
+    rows = ({"question": f"{i} + 40?", "answer": i + 40} for i in range(3))
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code = f"def judge(problem, text):\n    return text.strip() == {compared}\n"
+    made(tmp_path, code, data=str(data), validation=1, test=1)
+    said = [r.getMessage() for r in caplog.records]
+    assert len(said) == warned
+    assert all("judge finds '4" in text and "str(problem.answer)" in text for text in said)
