@@ -70,3 +70,29 @@ def test_a_task_that_makes_its_problems_claims_nothing_about_questions(capsys, t
     assert "question" not in said
     assert "no prompts are the same as another" in said
     assert said.count("\nids: ") == 5
+
+
+@pytest.mark.parametrize(
+    ("overlap", "want"),
+    [
+        ("report", ["1 training questions occur in benchmarks (aime24: 1 exact), such as rows-00"]),
+        (
+            "drop",
+            ["1 training questions of benchmarks are left out", "no training question occurs"],
+        ),
+    ],
+)
+def test_overlap_with_a_benchmark_is_said(overlap, want, recipe, tmp_path, capsys):
+    rows = [{"problem": f"How many are {i} of them?", "answer": str(i)} for i in range(9)]
+    for name, some in (("rows", rows), ("aime_2024", [rows[4], {"problem": "x?", "answer": "1"}])):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in some))
+    task = {"type": "math", "data": str(tmp_path / "rows.jsonl"), "template": "plain"}
+    task |= {"benchmarks": ["aime24"], "data_dir": str(tmp_path), "validation": 2}
+    tree = {"model": {"path": str(tmp_path / "model")}, "task": {**task, "overlap": overlap}}
+    recipe.write_text(json.dumps(tree))
+    assert sps("data", recipe) == 0
+    said = capsys.readouterr().out
+    assert all(text in said for text in want)
+    assert re.search(rf"^train +{9 - 2 - (overlap == 'drop')} ", said, re.MULTILINE)
+    assert re.search(r"^test +2 ", said, re.MULTILINE)

@@ -85,3 +85,10 @@ def test_each_problem_knows_its_source(files):
     tree = {"type": "math", "data": files[0], "validation": 5, "test": 5}
     alone = read_questions(parse_recipe({"task": tree}, "r.yaml").task)
     assert {*sources_of(alone.config, alone.splits["train"])} == {0}
+
+
+def test_what_the_weights_leave_out_is_said(files):
+    (found,) = [f for f in read(files, 1, 2).findings() if f.key == "sources"]
+    assert found.rows == [["few", 30, 30], ["many", 60, 99]]
+    assert "30 of 30 of few, 60 of 99 of many" in found.text
+    assert not [f for f in read(files, 30, 99).findings() if f.key == "sources"]
