@@ -60,7 +60,7 @@ from mutmut.workers.isolation import ForkServerRunner, MutantResult
 
 KILLED = ("killed", "timeout")
 RUNS = "tests/e2e/"  # slow and strong: for the modules of the loop alone
-LOOP = ("sps.phases", "sps.store", "sps.evaluate")
+LOOP = ("sps.phases", "sps.store", "sps.evaluation")
 UNTESTED, SKIPPED = 33, 34  # exit codes, as mutmut has them
 
 

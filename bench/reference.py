@@ -199,8 +199,8 @@ def commands() -> list[str]:
 
 
 def functions() -> list[str]:
-    """The API: signatures and first paragraphs."""
-    out = []
+    """The API: what all of it does, signatures and first paragraphs."""
+    out = [(inspect.getdoc(api) or "").partition("\n\n")[2].replace("\n", " ")]
     for name in ("load_recipe", "train", "evaluate", "compare", "report"):
         call = getattr(api, name)
         plain = re.sub(r"sps\.\w+(\.\w+)*\.", "", str(inspect.signature(call))).replace("'", "")

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from sps.evaluate.scores import count_scores
+from sps.evaluation.scores import count_scores
 from sps.run.track import Track, read_records
 from sps.store.evals import EvalStore
 from sps.store.rollouts import RolloutStore

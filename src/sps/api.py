@@ -1,6 +1,8 @@
 """What `import sps` offers: the commands as functions, and their results as plain objects.
 
-Errors are those of the commands: UserError for bad input, RunFailed where work could not be done.
+Long calls show how they get on, as the commands do: a panel on a terminal or in a notebook, lines
+elsewhere. Errors are those of the commands: UserError for bad input, RunFailed where work could not
+be done.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ class Trained(Table):
 
     folder: Path
     records: list[Row]  # of metrics.jsonl
-    scores: Any  # of the test set: sps.evaluate.scores.Scores; None with evaluation.final: false
+    scores: Any  # of the test set: sps.evaluation.scores.Scores; None with evaluation.final: false
 
     @property
     def steps(self) -> list[Row]:
@@ -105,6 +107,7 @@ def train(
     from sps.commands.doctor import refuse_too_large
     from sps.commands.train import find_trackers, make_base
     from sps.loop import train as loop
+    from sps.progress.live import Progress
     from sps.progress.trackers import follow
 
     if not isinstance(recipe, Recipe):
@@ -114,12 +117,13 @@ def train(
     for check in (refuse_too_large, find_trackers, make_base):
         check(recipe)
     folder = Path(out) if out else Path("runs") / recipe.name
-    run = open_run(recipe, folder, resume)
-    try:
-        follow(run.track, recipe, recipe.name)
-        scores = loop(run)
-    finally:
-        run.close()
+    with Progress(recipe.rl.steps, recipe.name) as progress:
+        run = open_run(recipe, folder, resume, [progress])
+        try:
+            follow(run.track, recipe, recipe.name)
+            scores = loop(run)
+        finally:
+            run.close()
     return Trained(folder, read_records(folder / RECORD), scores)
 
 
@@ -153,7 +157,8 @@ def compare(
 ) -> Measured:
     """`sps compare`: recipe files with the same seeds, paired by question.
 
-    It starts processes: call it under `if __name__ == "__main__":`.
+    It starts processes: in a script call it under `if __name__ == "__main__":`; a notebook needs no
+    such line.
     """
     from sps.commands.compare import run_compare
 

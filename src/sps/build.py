@@ -9,14 +9,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from sps.algo.irl import selector_of
+from sps.algo.table import algorithm_of
 from sps.config.load import load_recipe
 from sps.config.recipe import Recipe, Rollouts
 from sps.config.tasks import check_embedded
 from sps.data.sampler import Sampler
-from sps.data.splits import digest
-from sps.errors import UserError
+from sps.data.splits import digest, sources_of
+from sps.errors import UserError, row_of
 from sps.lifecycle.resume import claim, forget, keep_code, make_probe_of, restore
 from sps.phases.memory import make_memory
+from sps.phases.problems import make_difficulty
 from sps.phases.run import Run
 from sps.policy import embedded
 from sps.policy.checkpoint import load_weights
@@ -55,6 +58,7 @@ def open_run(
     ranks: Ranks = ALONE,
 ) -> Run:
     """Everything a run needs, new or resumed; bad input fails here, before any work."""
+    algorithm_of(recipe.rl.algorithm), selector_of(recipe.irl.selector.type)  # their rows are there
     use_threads(recipe)
     recipe = settle_dtype(recipe, folder)
     checkpoint, damaged = ranks.broadcast(lambda: claim(recipe, folder, resume))
@@ -77,7 +81,7 @@ def open_run(
             forget(run)
         ranks.broadcast(lambda: _report_data(task, track))
         run.probe = make_probe(run, splits["validation"])
-    run.memory = make_memory(run)
+    run.memory, run.difficulty = make_memory(run), make_difficulty(run)
     ranks.broadcast(track.path.touch)  # from now on the folder holds a run
     if damaged:
         track.log("warning", run.start, text=damaged)
@@ -94,7 +98,8 @@ def use_threads(recipe: Recipe, model: Any = None) -> None:
 
 def make_task(recipe: Recipe) -> Task:
     """The task a recipe names, with its data."""
-    return TASKS[recipe.task.type].make(recipe.task)
+    where = "TASKS (sps/tasks/table.py)"
+    return row_of(TASKS, recipe.task.type, "task.type", where).make(recipe.task)
 
 
 def settle_dtype(recipe: Recipe, folder: Path) -> Recipe:
@@ -135,7 +140,8 @@ def make_engine(
 ) -> RolloutEngine:
     """What the recipe's rollouts ask for, else the native engine."""
     name = rollout.engine if rollout else "native"
-    row, settings = ENGINES[name], getattr(rollout, name, None)
+    row = row_of(ENGINES, name, "rollout.engine", "ENGINES (sps/rollout/table.py)")
+    settings = getattr(rollout, name, None)
     if ranks.deepspeed and not row.deepspeed:
         raise UserError(f"rollout.engine: {name} goes with launch/ddp.yaml and launch/fsdp2.yaml")
     return row.make(policy, max_rows, ranks, settings)
@@ -212,7 +218,9 @@ def _make_run(
         engine=engine,
         verifier=open_verifier(task),
         task=task,
-        sampler=Sampler(len(splits["train"]), recipe.seed),
+        sampler=Sampler(
+            len(splits["train"]), recipe.seed, source_N=sources_of(recipe.task, splits["train"])
+        ),
         store=RolloutStore(folder / ROLLOUTS),
         optimizer=make_optimizer(
             policy.model, recipe.rl.lr, settings.betas, settings.eps, settings.weight_decay

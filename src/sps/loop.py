@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from sps.errors import Stopped
-from sps.evaluate.scores import Scores
+from sps.evaluation.scores import Scores
 from sps.lifecycle.after_step import after_step, explain, stop_here
 from sps.lifecycle.card import rewrite_card
 from sps.lifecycle.measure import measure, select, use_checkpoint, validate

@@ -27,6 +27,8 @@ class Node(BaseModel):
         """YAML reads yes, no, on and off as true and false, and those would be 1 and 0."""
         for name, field in cls.model_fields.items() if isinstance(given, dict) else ():
             kinds = (field.annotation, *get_args(field.annotation))
+            if given.get(name) is False and "off" in kinds:  # a value of that name
+                given = {**given, name: "off"}
             if isinstance(given.get(name), bool) and bool not in kinds:
                 said = "true, false, yes, no, on or off"
                 raise ValueError(f"{name}: it is no switch: give a value, not {said}")

@@ -7,6 +7,7 @@ Axes used in tensor names throughout the code base:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,8 +24,18 @@ class Problem:
 
     id: str  # unique within its task
     question: str  # what is asked, without any prompt template
-    answer: str  # the gold answer as the task's verifier reads it
+    answer: Any  # the gold answer as the task's judge reads it: text, but in a user's own task
     meta: Mapping[str, Any] = field(default_factory=dict)  # level, source, ...
+
+    @property
+    def answer_text(self) -> str:
+        """The answer to show or to compare: as it is, or as JSON where that can say it."""
+        if isinstance(self.answer, str):
+            return self.answer
+        try:
+            return json.dumps(self.answer, ensure_ascii=False)
+        except (TypeError, ValueError):
+            return repr(self.answer)
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ EXAMPLES = {
     ),
     "python": (
         lambda folder: {"path": own_task(folder), "workers": 1, "time_limit": 20.0},
-        lambda problem: problem.answer,
+        lambda problem: problem.answer_text,
         "python:{folder}/own_task.py",
     ),
 }  # fmt: skip

@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from sps.evaluate.evaluate import PolicyTexts
+from sps.evaluation.evaluate import PolicyTexts
 from sps.rollout.fake import FakeEngine
 from sps.rollout.native.engine import NativeEngine
 from sps.rollout.openai import OpenAIEngine

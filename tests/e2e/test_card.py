@@ -12,7 +12,7 @@ import yaml
 
 from sps.build import open_run
 from sps.config.load import parse_recipe
-from sps.evaluate.scores import read_scores
+from sps.evaluation.scores import read_scores
 from sps.lifecycle.card import card, front_matter, is_hub_id, plain, recipe_differences
 from sps.loop import train
 from sps.policy.resolve import resolve_model

@@ -37,9 +37,14 @@ SMALL = {
     "checkpoint": {"every": 2},
 }
 # Every collective that a plain run does not need: a sharded reference, likelihoods under the
-# reinforced policy, an optimizer that lives on, old log-probabilities; and DAPO's drawing again.
+# reinforced policy, an optimizer that lives on, old log-probabilities, problems by their
+# difficulty, all of them seen after the first draw; and DAPO's drawing again.
 HARD = {
-    "rl": {"algorithm": {"type": "grpo", "beta": 0.05, "steps_per_generation": 2}},
+    "task": {"train": 20},
+    "rl": {
+        "algorithm": {"type": "grpo", "beta": 0.05, "steps_per_generation": 2},
+        "sampling": {"by": "difficulty"},
+    },
     "irl": {
         "selector": {"under": "policy"},
         "optimizer_state": "kept",

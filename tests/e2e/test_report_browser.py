@@ -6,12 +6,12 @@ import threading
 import pytest
 from made_folders import make_comparison, make_run
 
-from sps.report.blocks import Section
-from sps.report.export import export_figures
-from sps.report.figures_results import pass_curves
-from sps.report.page import write_report
-from sps.report.study import load_study
-from sps.report.watch import address, make_server
+from sps.reporting.blocks import Section
+from sps.reporting.export import export_figures
+from sps.reporting.figures_results import pass_curves
+from sps.reporting.page import write_report
+from sps.reporting.study import load_study
+from sps.reporting.watch import address, make_server
 
 BROWSER = next(
     (p for n in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(n))), None

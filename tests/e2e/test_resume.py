@@ -99,6 +99,16 @@ def test_a_run_goes_on_in_the_dtype_it_began_with(tmp_path):
             "memory_of_base",
             {"irl__memory": {"weight": 0.5, "source": "base", "divergence": "js"}},
         ),
+        # The same, and which of them are drawn goes by what was drawn before.
+        (
+            "difficulty",
+            {
+                "rl__sampling": {"by": "difficulty", "floor": 0.2},
+                "rl__algorithm": {"type": "dapo", "max_resample_times": 1},
+                "irl__memory": {"weight": 1.0},
+                "task__train": 8,
+            },
+        ),
         ("under_the_policy", {"irl__selector": {"under": "policy"}}),
         ("gspo", {"rl__algorithm": {"type": "gspo", "steps_per_generation": 2}, "irl__every": 2}),
     ],

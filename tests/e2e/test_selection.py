@@ -15,7 +15,7 @@ from small_runs import (
     weights,
 )
 
-from sps.evaluate.scores import count_scores
+from sps.evaluation.scores import count_scores
 from sps.lifecycle.measure import measure
 
 pytestmark = pytest.mark.usefixtures("one_cache")

@@ -31,7 +31,7 @@ from sps.data.duplicates import drop_duplicates
 from sps.data.load import READERS, load_problems
 from sps.diagnose.run import diagnose
 from sps.errors import UserError
-from sps.evaluate.scores import load_scores
+from sps.evaluation.scores import load_scores
 from sps.run.track import read_records
 from sps.store.evals import EvalStore
 from sps.store.rollouts import SCHEMA, RolloutStore

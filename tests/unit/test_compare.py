@@ -13,8 +13,8 @@ from sps.commands.jobs import Extra, Job, _gpus, _take_gpu, plan, run_extra, run
 from sps.commands.methods import by_name, make_extras
 from sps.config.load import dump_recipe, parse_recipe
 from sps.errors import UserError
-from sps.evaluate.scores import count_scores
-from sps.report.style import spelled
+from sps.evaluation.scores import count_scores
+from sps.reporting.style import spelled
 
 
 def job(**model):

@@ -316,3 +316,14 @@ def test_phases_on_memory_need_steps_and_leave_the_selector_nothing(write):
         with pytest.raises(UserError, match=r"irl: selector and keep do nothing with memory.when"):
             load_recipe(path, [change])
     load_recipe(path, ["rl.algorithm.type=none"])
+
+
+def test_off_is_a_value_where_a_key_has_one(tmp_path):
+    """YAML reads it as false."""
+    path = tmp_path / "r.yaml"
+    path.write_text("task: {type: math, data: a.jsonl, overlap: off}\n")
+    assert load_recipe(path).task.overlap == "off"
+    assert load_recipe(path, ["task.overlap=off"]).task.overlap == "off"
+    path.write_text("task: {type: math, data: a.jsonl, overlap: on}\n")
+    with pytest.raises(UserError, match="overlap: it is no switch"):
+        load_recipe(path)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from sps.algo.rl import mean_of_sequence_means, token_mean
+from sps.errors import row_of
 
 if TYPE_CHECKING:
     from sps.config.irl import SelectorName
@@ -115,6 +116,11 @@ SELECTORS: dict[SelectorName, Selector] = {
 }
 
 
+def selector_of(name: str) -> Selector:
+    """The selector that a recipe asks for."""
+    return row_of(SELECTORS, name, "irl.selector.type", "SELECTORS (sps/algo/irl.py)")
+
+
 def select_groups(
     reward_PG: np.ndarray,
     likelihood_PG: np.ndarray,
@@ -126,7 +132,7 @@ def select_groups(
 ) -> np.ndarray:
     """Which rollouts of some groups are kept: `keep` of each, or fewer, as keep_PG."""
     low_PG = lower_quantile(likelihood_PG, quantile, over)
-    return SELECTORS[selector](reward_PG, likelihood_PG, low_PG, keep, rng)
+    return selector_of(selector)(reward_PG, likelihood_PG, low_PG, keep, rng)
 
 
 def _lowest(tier_PG: np.ndarray, value_PG: np.ndarray, k: int) -> np.ndarray:

@@ -27,11 +27,13 @@ from sps.algo.rl import (
     token_mean,
 )
 from sps.config.rl import AlgorithmConfig
+from sps.errors import row_of
 
 
 def algorithm_of(settings: AlgorithmConfig) -> Algorithm:
     """The algorithm that a recipe asks for."""
-    return ALGORITHMS[settings.type](settings)
+    where = "ALGORITHMS (sps/algo/table.py)"
+    return row_of(ALGORITHMS, settings.type, "rl.algorithm.type", where)(settings)
 
 
 def _by_reward(advantage: Callable[..., Tensor], **settings: float) -> Callable[[Outcomes], Tensor]:

@@ -23,11 +23,12 @@ from sps.commands.terminal import console, say
 from sps.commands.train import find_trackers, make_base
 from sps.config.load import load_recipe
 from sps.errors import UserError
-from sps.evaluate.scores import Scores, other_questions, read_scores
-from sps.report.style import spelled
+from sps.evaluation.scores import Scores, other_questions, read_scores
+from sps.reporting.style import spelled
 from sps.run.disk import write_whole
 from sps.run.folder import RESULTS
 from sps.run.lock import hold, release
+from sps.run.notebook import Place, in_notebook
 from sps.run.stop import Stop
 
 
@@ -56,7 +57,7 @@ def run_compare(
     show_results(results)
     if results["frontier"]:
         say("\n".join(["", *frontier_lines(results["frontier"])]))
-    from sps.report.page import write_report
+    from sps.reporting.page import write_report
 
     page = write_report([out], out / "report.html")
     took = results["wall_seconds"]
@@ -208,10 +209,13 @@ def take_folder(out: Path, doing: str) -> None:
 
 
 class _Progress:
-    """Progress of a comparison: a live table on a terminal, a line now and then elsewhere."""
+    """Progress of a comparison: a live table on a terminal or in a notebook, a line now and then
+    elsewhere."""
 
     def __init__(self) -> None:
-        self.live = Live(console=console, refresh_per_second=2) if console.is_terminal else None
+        self.place = Place() if in_notebook() else None
+        live = console.is_terminal and not self.place
+        self.live = Live(console=console, refresh_per_second=2) if live else None
         self.said: dict[str, str] = {}
         self.last = time.monotonic()
 
@@ -225,8 +229,9 @@ class _Progress:
             self.live.__exit__(*error)
 
     def __call__(self, jobs: list[Job], states: dict[str, str], seconds: float) -> None:
-        if self.live:
-            self.live.update(_jobs_table(jobs, states, seconds))
+        show = self.live.update if self.live else self.place.show if self.place else None
+        if show:
+            show(_jobs_table(jobs, states, seconds))
             return
         due = time.monotonic() - self.last > 15
         for job in jobs:

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from sps.commands.terminal import say
 from sps.config.load import load_recipe
 from sps.config.recipe import Recipe
+from sps.data.config import data_sets
 from sps.data.splits import source_counts
 from sps.tasks import Task
 from sps.tasks.prompts import Prompt
 from sps.types import Problem
 
 Encode = Callable[[Prompt], tuple[int, ...]]
+Decode = Callable[[tuple[int, ...]], str]
 SPLITS = ("train", "validation", "test")
 
 
@@ -26,7 +29,7 @@ def run_data(path: Path, show: int, overrides: Sequence[str]) -> None:
     from sps.build import make_task  # torch
 
     task = make_task(recipe)
-    encode, said = _encoder(recipe)
+    encode, decode, said = _coder(recipe)
     problems = {split: task.problems(split) for split in SPLITS}
     lengths = {
         split: [len(encode(task.prompt(p))) for p in problems[split]] if encode else []
@@ -37,15 +40,14 @@ def run_data(path: Path, show: int, overrides: Sequence[str]) -> None:
     if mixed:
         say("\nof the training problems: " + ", ".join(f"{k} {n}" for k, n in mixed.items()))
     say("\n" + _answers(problems))
-    found = [finding.text for finding in task.findings()]
-    say("\n" + ("\n".join(found) or "no question is there twice, or in two splits"))
+    say("\n" + "\n".join(_repeats(recipe, task, problems)))
     _limit(recipe, lengths)
     for problem in problems["train"][:show]:
-        say("\n" + _shown(task, problem, encode))
+        say("\n" + _shown(task, problem, encode, decode))
 
 
-def _encoder(recipe: Recipe) -> tuple[Encode | None, str]:
-    """The policy's way to encode a prompt, without its weights; or why there is none."""
+def _coder(recipe: Recipe) -> tuple[Encode | None, Decode, str]:
+    """How the policy encodes a prompt and decodes ids, without its weights; or why it cannot."""
     from transformers import AutoTokenizer
 
     from sps.build import ensure_base
@@ -57,13 +59,36 @@ def _encoder(recipe: Recipe) -> tuple[Encode | None, str]:
     if where.endswith(".gguf"):
         where, how = str(Path(where).parent), {"gguf_file": Path(where).name}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(
+        tokenizer: Any = AutoTokenizer.from_pretrained(
             where, trust_remote_code=model.trust_remote_code, **how
         )
     except Exception as error:  # the hub, or the files of a stranger, fail in many ways
         said = (str(error).strip().splitlines() or [repr(error)])[0][:200]
-        return None, f"no lengths in tokens: model.path: {where}: no tokenizer ({said})"
-    return lambda prompt: encode(tokenizer, prompt, where), ""
+        return None, str, f"no lengths in tokens: model.path: {where}: no tokenizer ({said})"
+
+    def read(ids: tuple[int, ...]) -> str:
+        return str(tokenizer.decode([*ids], clean_up_tokenization_spaces=False))
+
+    return lambda prompt: encode(tokenizer, prompt, where), read, ""
+
+
+def _repeats(recipe: Recipe, task: Task, problems: dict[str, list[Problem]]) -> list[str]:
+    """Questions that are there twice, overlap with benchmarks and held-out ones, equal prompts."""
+    found = {finding.key: finding.text for finding in task.findings()}
+    lines = [*found.values()]
+    if data_sets(recipe.task):
+        if "duplicates" not in found:
+            lines.insert(0, "no question is there more than once")
+        if recipe.task.overlap == "off":
+            lines.append(
+                "overlap with benchmarks and held-out questions: not looked for, as "
+                "task.overlap: off says"
+            )
+        elif "overlaps" not in found:
+            lines.append("no training question is nearly the same as a held-out one")
+    seen = Counter(str(task.prompt(p)) for split in SPLITS for p in problems[split])
+    again = seen.total() - len(seen)
+    return [*lines, f"{again or 'no'} prompts are the same as another, whatever their ids"]
 
 
 def _counts(problems: dict[str, list[Problem]], lengths: dict[str, list[int]]) -> list[str]:
@@ -79,10 +104,11 @@ def _counts(problems: dict[str, list[Problem]], lengths: dict[str, list[int]]) -
 
 def _answers(problems: dict[str, list[Problem]]) -> str:
     """The most frequent answers: one that is often right can be guessed."""
-    answers = Counter(p.answer for split in SPLITS for p in problems[split] if p.answer)
+    answers = Counter(p.answer_text for split in SPLITS for p in problems[split])
+    del answers[""]
     if not answers:
         return "answers: none; the judge knows by itself"
-    most = ", ".join(f"{answer!r:.40} {n}" for answer, n in answers.most_common(3))
+    most = ", ".join(f"{answer:.40} ({n})" for answer, n in answers.most_common(3))
     return f"answers: {len(answers)} different ones; most frequent: {most}"
 
 
@@ -96,13 +122,19 @@ def _limit(recipe: Recipe, lengths: dict[str, list[int]]) -> None:
         )
 
 
-def _shown(task: Task, problem: Problem, encode: Encode | None) -> str:
+def _shown(task: Task, problem: Problem, encode: Encode | None, decode: Decode) -> str:
+    """A prompt as it goes to the policy: rendered by its chat template, and as token ids."""
     prompt = task.prompt(problem)
+    text = prompt if isinstance(prompt, str) else _plain(prompt)
     lines = [f"--- {problem.id}, answer {problem.answer!r:.80}"]
-    if isinstance(prompt, str):
-        lines.append(prompt)
-    else:
-        lines += [f"[{message['role']}] {message['content']}" for message in prompt]
-    if encode:
-        lines.append(f"ids: {' '.join(map(str, encode(prompt)))}")
-    return "\n".join(lines)
+    if encode is None:
+        return "\n".join([*lines, text])
+    ids = encode(prompt)
+    read = decode(ids)
+    if isinstance(prompt, str) and read != text:  # a token that begins the text, unknown words
+        lines += [text, "as the policy reads it:"]
+    return "\n".join([*lines, read, f"ids: {' '.join(map(str, ids))}"])
+
+
+def _plain(messages: list[dict[str, str]]) -> str:
+    return "\n".join(f"[{message['role']}] {message['content']}" for message in messages)

@@ -14,7 +14,7 @@ from statistics import median
 
 from sps.commands.compare import run_compare, take_folder
 from sps.commands.jobs import Job, run_jobs
-from sps.commands.terminal import console, say
+from sps.commands.terminal import console, say, status
 from sps.commands.train import make_base
 from sps.config.load import load_recipe
 from sps.config.recipe import Recipe
@@ -86,7 +86,7 @@ def _fitting_seeds(paths: list[Path], out: Path, began: float) -> int:
     recipes = [load_recipe(path) for path in paths]
     make_base(recipes[0])
     cores = os.cpu_count() or 1
-    with console.status("measuring the speed of this machine"):
+    with status("measuring the speed of this machine"):
         speed = measure_speed(paths[-1], min(cores, _SEEDS[0] * len(recipes)))
     spent = time.time() - began
     plans = {n: spent + expected_seconds(recipes, n, speed, cores) for n in _SEEDS}

@@ -14,12 +14,12 @@ from typing import Any, get_args
 
 from sps.commands.terminal import say
 from sps.errors import UserError
-from sps.evaluate.claim import claim, held, keep
-from sps.evaluate.compare import compare, compare_markdown
-from sps.evaluate.evaluate import EvalJob, PolicyTexts, collect, count_solutions, missing, regrade
-from sps.evaluate.progress import make_progress
-from sps.evaluate.scores import Scores, count_scores
-from sps.evaluate.tables import markdown, write_results
+from sps.evaluation.claim import claim, held, keep
+from sps.evaluation.compare import compare, compare_markdown
+from sps.evaluation.evaluate import EvalJob, PolicyTexts, collect, count_solutions, missing, regrade
+from sps.evaluation.progress import make_progress
+from sps.evaluation.scores import Scores, count_scores
+from sps.evaluation.tables import markdown, write_results
 from sps.policy.resolve import resolve_model
 from sps.ranks import Ranks, join_ranks
 from sps.rollout.texts import TextEngine

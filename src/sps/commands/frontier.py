@@ -10,8 +10,8 @@ from typing import Any
 from sps.algo.frontier import Gap
 from sps.diagnose.frontier import validation_paths
 from sps.diagnose.read import RunFolder, read_run
-from sps.report.figures_frontier import gap_sentence
-from sps.report.style import spelled
+from sps.reporting.figures_frontier import gap_sentence
+from sps.reporting.style import spelled
 
 
 def frontier_record(trained: Iterable[tuple[str, Path]]) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from sps.commands.terminal import console, say
+from sps.commands.terminal import say, status
 from sps.errors import UserError
 from sps.tasks.prompts import plain
 
@@ -43,10 +43,10 @@ def make_policy(folder: Path) -> None:
     from sps.policy.embedded import make_base, make_tokenizer  # torch
 
     logging.disable_progress_bar()
-    with console.status("making a tiny policy for it") as status:
+    with status("making a tiny policy for it") as show:
 
         def progress(step: int, of: int, loss: float) -> None:
-            status.update(f"making a tiny policy for it: step {step}/{of}, loss {loss:.2f}")
+            show(f"making a tiny policy for it: step {step}/{of}, loss {loss:.2f}")
 
         make_base(folder, make_tokenizer(_words()), _attempts(), progress, **_POLICY, **_SHAPE)
 

@@ -164,7 +164,7 @@ def run_extra(job: Job) -> Summaries:
         settle_dtype,
         use_threads,
     )
-    from sps.evaluate.evaluate import EvalJob, evaluate
+    from sps.evaluation.evaluate import EvalJob, evaluate
     from sps.policy.mix import mix_into
     from sps.store.evals import EvalStore
     from sps.verify import open_verifier

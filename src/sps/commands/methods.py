@@ -13,7 +13,8 @@ from sps.config.recipe import Recipe
 from sps.errors import UserError
 
 # Keys of a task that leave its test questions as they are.
-_ELSE = {"subset", "overlap", "template", "instruction", "cut", "time_limit", "workers"}
+_ELSE = {"subset", "overlap", "template", "instruction", "system", "examples", "cut"}
+_ELSE |= {"time_limit", "workers"}
 
 
 def sweep_recipe(path: Path, overrides: list[str], sweep: str) -> list[Recipe]:

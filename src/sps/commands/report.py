@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sps.errors import UserError
-from sps.report.blocks import clean
+from sps.reporting.blocks import clean
 from sps.run.folder import CHECKPOINTS, EVALS, RECIPE, RECORD, RESULTS, ROLLOUTS, find_runs
 
 _OF_A_RUN = (RECIPE, RECORD, EVALS, ROLLOUTS, CHECKPOINTS)
@@ -30,10 +30,10 @@ def run_diagnose(run: Path, out: Path | None = None) -> str:
 
 def run_report(folders: Sequence[Path], out: Path | None = None, svg: bool = False) -> str:
     """Write the report, and the plots as files beside it when asked; returns what was written."""
-    from sps.report.content import diagnose_study, sections
-    from sps.report.export import export_figures
-    from sps.report.page import write_report
-    from sps.report.study import load_study
+    from sps.reporting.content import diagnose_study, sections
+    from sps.reporting.export import export_figures
+    from sps.reporting.page import write_report
+    from sps.reporting.study import load_study
 
     if not folders:
         raise UserError("give at least one run folder or comparison folder to report on")
@@ -53,7 +53,7 @@ def run_watch(run: Path, port: int = 8765, browser: bool = False) -> None:
     """Serve the report on this machine until interrupted, and say where."""
     from rich.console import Console
 
-    from sps.report.watch import address, make_server, watch
+    from sps.reporting.watch import address, make_server, watch
 
     if port == 0:  # take the free one first, so that it can be said
         with make_server(Path(run), 0) as server:

@@ -6,10 +6,8 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
-from rich.status import Status
-
 from sps.commands.doctor import refuse_too_large
-from sps.commands.terminal import console
+from sps.commands.terminal import console, status
 from sps.config.load import load_recipe
 from sps.config.recipe import Recipe
 from sps.errors import Stopped
@@ -81,16 +79,16 @@ def make_base(recipe: Recipe) -> None:
         return
     from sps.build import ensure_base
 
-    with console.status("making the base policy") as status:
+    with status("making the base policy") as show:
 
-        def progress(step: int, of: int, loss: float, show: Status = status) -> None:
+        def progress(step: int, of: int, loss: float) -> None:
             if step == 1:  # also where no terminal shows the status
                 console.print(
                     "this recipe's embedded policy is not there yet: it is made first, in "
                     f"{of} steps, and kept; that takes minutes",
                     soft_wrap=True,
                 )
-            show.update(f"making the base policy: step {step}/{of}, loss {loss:.3f}")
+            show(f"making the base policy: step {step}/{of}, loss {loss:.3f}")
 
         ensure_base(recipe, progress)
 

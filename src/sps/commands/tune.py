@@ -23,7 +23,7 @@ from sps.config.recipe import Recipe
 from sps.diagnose.frontier import validation_paths
 from sps.diagnose.read import read_run
 from sps.errors import UserError
-from sps.report.style import spelled
+from sps.reporting.style import spelled
 from sps.run.disk import write_whole
 from sps.run.folder import seed_path
 from sps.run.lock import release

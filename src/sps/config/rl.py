@@ -225,10 +225,28 @@ class Optimizer(Node):
     warmup_steps: NonNegative = 0
 
 
+class SamplingConfig(Node):
+    """Which training problems a step draws."""
+
+    # difficulty: problems that were always or never solved of late are drawn less
+    by: Literal["uniform", "difficulty"] = "uniform"
+    # weight of a problem whose rewards no longer differ, over one solved half the time or unseen
+    floor: Annotated[float, Field(gt=0, le=1)] = 0.1
+
+    @model_validator(mode="after")
+    def _has_weights(self) -> SamplingConfig:
+        if self.by == "uniform" and self.floor != SamplingConfig.model_fields["floor"].default:
+            raise ValueError(
+                "floor does nothing with by: uniform; set by: difficulty, or leave it out"
+            )
+        return self
+
+
 class RL(Node):
     """The RL phases."""
 
     algorithm: AnyAlgorithm = Grpo()
+    sampling: SamplingConfig = SamplingConfig()
     steps: Positive = 300  # in all, over every RL phase
     lr: Annotated[float, Field(gt=0)] = 1e-4
     entropy: Rate = 0.0  # weight of a bonus for the entropy at each token

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sps.data.messages import asked_of
 from sps.data.overlap import letters
 from sps.types import Problem
 
@@ -40,10 +41,11 @@ def drop_duplicates(problems: Sequence[Problem]) -> tuple[list[Problem], list[Du
     kept, dropped = [], []
     seen: dict[str, list[Problem]] = defaultdict(list)  # by letters and digits
     for problem in problems:
-        alike = seen[letters(problem.question) or problem.question]
-        answer, question = _signs(problem.answer), _signs(problem.question)
-        same = next((p for p in alike if _signs(p.answer) == answer), None)
-        first = same or next((p for p in alike if _signs(p.question) == question), None)
+        asked = asked_of(problem)
+        alike = seen[letters(asked) or asked]
+        answer, question = _signs(problem.answer_text), _signs(asked)
+        same = next((p for p in alike if _signs(p.answer_text) == answer), None)
+        first = same or next((p for p in alike if _signs(asked_of(p)) == question), None)
         if first is not None:
             dropped.append(Duplicate(problem.id, first.id, contradicts=same is None))
         else:

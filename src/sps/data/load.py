@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sps.data.messages import TURNS, read_messages
 from sps.errors import UserError
 from sps.run.reading import MIB, is_text
 from sps.types import Problem
@@ -69,10 +70,11 @@ def load_problems(
 def to_problems(
     rows: Sequence[Row], columns: Columns, source: str, key: str, whole: bool = False
 ) -> list[Problem]:
-    """Rows as problems. With `whole` the answer may be missing, and `meta` is all of the row."""
+    """Rows as problems. With `whole` the answer is as it is in the row, of any type, and may be
+    missing, and `meta` is all of the row."""
     question = _column(rows, columns.question, QUESTION, "question", source, key)
     answer = None
-    if columns.answer or not whole or _has_answers(rows):
+    if columns.answer or not whole or any(get(r, c) is not None for r in rows for c in ANSWER):
         answer = _column(rows, columns.answer, ANSWER, "answer", source, key)
     name = columns.id or next((c for c in ID if all(get(r, c) is not None for r in rows)), None)
     if columns.id:
@@ -80,26 +82,25 @@ def to_problems(
     stem = Path(source).stem or "row"
     problems = [
         _problem(
-            row, i, question, answer, get(row, name) if name else f"{stem}-{i:06d}", source, key
+            row,
+            question,
+            answer,
+            get(row, name) if name else f"{stem}-{i:06d}",
+            f"{key}: {source}: row {i + 1}",
+            whole,
         )
         for i, row in enumerate(rows)
     ]
     _unique(problems, source, key)
     if whole:
         problems = [
-            replace(p, meta={**row, **_system(p)}) for p, row in zip(problems, rows, strict=True)
+            replace(p, meta={**row, **_said(p)}) for p, row in zip(problems, rows, strict=True)
         ]
     return problems
 
 
-def _has_answers(rows: Sequence[Row]) -> bool:
-    """Whether the first of the usual columns that is there holds plain answers in every row."""
-    found = next((c for c in ANSWER if get(rows[0], c) is not None), None)
-    return found is not None and all(isinstance(get(r, found), str | int | float) for r in rows)
-
-
-def _system(problem: Problem) -> Row:
-    return {"system": problem.meta["system"]} if problem.meta.get("system") else {}
+def _said(problem: Problem) -> Row:
+    return {key: problem.meta[key] for key in ("system", TURNS) if problem.meta.get(key)}
 
 
 def read_rows(source: str, split: str, config: str | None, key: str) -> Iterator[Row]:
@@ -231,6 +232,7 @@ def _column(
     """The column to read; one that is not there is an error that names those that are."""
     first = rows[0]
     found = asked or next((c for c in usual if get(first, c) is not None), None)
+    found = found or next((c for c in usual if any(get(r, c) is not None for r in rows)), None)
     if found is not None and any(get(row, found) is not None for row in rows):
         return found
     there = _names(first)
@@ -253,23 +255,25 @@ def _names(row: Mapping[str, Any], head: str = "") -> list[str]:
 
 
 def _problem(
-    row: Row, number: int, question: str, answer: str | None, name: Any, source: str, key: str
+    row: Row, question: str, answer: str | None, name: Any, where: str, whole: bool
 ) -> Problem:
     asked, gold = get(row, question), get(row, answer) if answer else ""
     meta = {k: v for k, v in row.items() if isinstance(v, str | int | float | bool) and k != "id"}
     for used in (question, answer, "solution"):
         meta.pop(str(used), None)
-    if isinstance(asked, list):  # chat messages: the last of the user asks, the system's is kept
-        asked, meta["system"] = _from_messages(asked, number, source, key)
-    if isinstance(gold, list) and len(gold) == 1:
+    if isinstance(asked, list):
+        said = read_messages(asked, where)
+        asked, meta = said.question, meta | said.meta
+    if isinstance(gold, list) and len(gold) == 1 and not whole:
         gold = gold[0]
-    if isinstance(gold, str) and "####" in gold:
-        gold = _after_hashes(gold)
-    found = {"question": asked, **({"answer": gold} if answer else {}), "id": name}
+    if isinstance(gold, str):
+        gold = (_after_hashes(gold) if "####" in gold else gold).strip()
+    any_type = whole and not isinstance(gold, str | float)
+    found = {"question": asked, **({"answer": gold} if answer and not any_type else {}), "id": name}
     for what, value in (*found.items(), ("system message", meta.get("system", "-"))):
         if fault := _fault(value, what):
-            raise UserError(f"{key}: {source}: row {number + 1} {fault}; mend or remove that row")
-    return Problem(str(name), str(asked), str(gold).strip(), meta)
+            raise UserError(f"{where} {fault}; mend or remove that row")
+    return Problem(str(name), str(asked), gold if whole else str(gold), meta)
 
 
 def _fault(value: Any, what: str) -> str:
@@ -290,14 +294,6 @@ def _after_hashes(solution: str) -> str:
     """The answer of a worked solution as GSM8K has it: '... = 1,234 #### 1,234' is 1234."""
     answer = solution.rsplit("####", 1)[-1].strip()
     return answer.replace(",", "") if re.fullmatch(r"-?[\d,.]+", answer) else answer
-
-
-def _from_messages(messages: list[Any], number: int, source: str, key: str) -> tuple[str, str]:
-    said = [m for m in messages if isinstance(m, Mapping)]
-    by_role = {str(m.get("role")): m["content"] for m in said if m.get("content") is not None}
-    if "user" not in by_role:
-        raise UserError(f"{key}: {source}: row {number + 1}: its messages hold none of the user")
-    return by_role["user"], by_role.get("system", "")
 
 
 def _unique(problems: list[Problem], source: str, key: str) -> None:

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from sps.data.messages import asked_of
 from sps.types import Problem
 
 RUN = 8  # words in a row that two questions must share to be compared at all
@@ -33,7 +34,7 @@ def find_overlaps(
     size: dict[tuple[str, str], int] = {}
     for name, problems in benchmarks.items():
         for problem in problems:
-            words = _words(problem.question)
+            words = _words(asked_of(problem))
             exact["".join(words) or problem.question].append((name, problem.id))
             own = _runs(words)
             size[name, problem.id] = len(own)
@@ -41,7 +42,7 @@ def find_overlaps(
                 runs[run].add((name, problem.id))
     found = []
     for problem in train:
-        words = _words(problem.question)
+        words = _words(asked_of(problem))
         same = exact.get("".join(words) or problem.question, [])
         found += [Overlap(problem.id, name, test, "exact", 1.0) for name, test in same]
         own = _runs(words)

@@ -30,7 +30,11 @@ def digest(splits: Splits, whole: bool = False) -> str:
         return (p.id, p.question, p.answer, *([dict(p.meta)] if whole else []))
 
     rows = {split: [row(p) for p in splits[split]] for split in splits}
-    return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()[:16]
+    try:
+        text = json.dumps(rows, sort_keys=True)
+    except TypeError:  # keys that JSON does not know, in what a user's problems() made
+        text = repr(rows)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,8 @@ class Read:
     config: DataConfig
     splits: Splits
     dropped: list[Duplicate]  # left out because it was there already
+    used: dict[str, tuple[int, int]]  # of several sources: questions used by weight, of how many
+    shared: list[str]  # ids that were left out for being a benchmark's: task.overlap: drop
 
     def findings(self) -> list[Finding]:
         """What was left out, and what leaks between the splits."""
@@ -48,6 +54,16 @@ class Read:
             text = describe(self.dropped, self.config.data or "task.sources")
             rows = [d.row() for d in self.dropped]
             found.append(Finding("duplicates", "warning", text, rows))
+        if any(used < of for used, of in self.used.values()):
+            said = ", ".join(f"{used} of {of} of {name}" for name, (used, of) in self.used.items())
+            text = (
+                f"task.sources: the weights use {said}; the rest would need repeats of the others"
+            )
+            rows = [[name, *counts] for name, counts in self.used.items()]
+            found.append(Finding("sources", "sources", text, rows))
+        if self.shared:
+            text = f"{len(self.shared)} training questions of benchmarks are left out"
+            found.append(Finding("left_out", "overlap", text, [[name] for name in self.shared]))
         overlaps, text = check_overlap(self.config, self.splits)
         if text:
             rows = [[o.train_id, o.test_id, o.kind, round(o.share, 3)] for o in overlaps]
@@ -65,8 +81,11 @@ def read_questions(t: DataConfig, label: Label = _as_they_are, whole: bool = Fal
     With `whole` a row needs no answer, and all of it is its problem's `meta`.
     """
     rows, dropped = drop_duplicates(_mixed(t, label, whole))
+    before = source_counts(t, rows)
     rows = _by_weight(t, rows)
+    used = {name: (n, before[name]) for name, n in source_counts(t, rows).items()}
     benchmarks = {name: _benchmark(name, t, label) for name in t.benchmarks}
+    shared: set[str] = set()
     if benchmarks and t.overlap == "drop":
         shared = {o.train_id for o in find_overlaps(rows, benchmarks)}
         rows = [row for row in rows if row.id not in shared]
@@ -74,7 +93,7 @@ def read_questions(t: DataConfig, label: Label = _as_they_are, whole: bool = Fal
     splits = hold_out(rows, held, t.subset, t.seed)
     if benchmarks:
         splits["test"] = [problem for problems in benchmarks.values() for problem in problems]
-    return Read(t, splits, dropped)
+    return Read(t, splits, dropped, used, sorted(shared))
 
 
 def _mixed(t: DataConfig, label: Label, whole: bool) -> list[Problem]:
@@ -103,6 +122,13 @@ def source_counts(t: object, problems: list[Problem]) -> dict[str, int]:
     sets = data_sets(t)
     names = source_names(sets) if len(sets) > 1 else []
     return {name: sum(p.id.startswith(f"{name}/") for p in problems) for name in names}
+
+
+def sources_of(t: object, problems: list[Problem]) -> list[int]:
+    """The number of each problem's source; 0 where there is one alone."""
+    sets = data_sets(t)
+    number = {name: i for i, name in enumerate(source_names(sets))} if len(sets) > 1 else {}
+    return [number.get(p.id.partition("/")[0], 0) for p in problems]
 
 
 def _by_weight(t: DataConfig, rows: list[Problem]) -> list[Problem]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from sps.errors import RunFailed, Stopped
-from sps.evaluate.scores import best_step
+from sps.evaluation.scores import best_step
 from sps.lifecycle.card import describe
 from sps.lifecycle.measure import validate
 from sps.phases.run import Run

@@ -19,8 +19,8 @@ from transformers import GenerationConfig
 from sps import __version__
 from sps.config.recipe import Recipe
 from sps.data.config import data_sets
-from sps.evaluate.scores import Scores, load_scores
-from sps.evaluate.tables import shown_ks
+from sps.evaluation.scores import Scores, load_scores
+from sps.evaluation.tables import shown_ks
 from sps.phases.run import Run
 from sps.policy.load import Policy
 from sps.run.disk import write_whole

@@ -6,8 +6,8 @@ import json
 import time
 from pathlib import Path
 
-from sps.evaluate.evaluate import EvalJob, evaluate
-from sps.evaluate.scores import Scores, best_step
+from sps.evaluation.evaluate import EvalJob, evaluate
+from sps.evaluation.scores import Scores, best_step
 from sps.phases.run import Run
 from sps.policy.checkpoint import damage, load_weights, saved_checkpoints
 from sps.run.disk import write_whole

@@ -13,7 +13,7 @@ import numpy as np
 from sps.config.load import differences, dump_recipe, load_recipe
 from sps.config.recipe import Recipe
 from sps.errors import UserError
-from sps.evaluate.scores import Scores, load_scores
+from sps.evaluation.scores import Scores, load_scores
 from sps.phases.irl import make_irl_optimizer
 from sps.phases.run import Run
 from sps.policy.checkpoint import (
@@ -179,21 +179,23 @@ def restore(run: Run, checkpoint: Path) -> None:
 
 
 def _check_rollouts(run: Run, start: int) -> None:
-    """The next IRL phase learns from all rollouts since the last one, and memory from all, or from
-    the base's."""
-    memory, who, needed = run.recipe.irl.memory, "the next IRL phase learns", list[int]()
-    if run.recipe.irl.steps and not memory.in_phases:
-        needed = run.schedule.draws(start)
-    if memory.on:
-        who = "memory learns"
-        from_run = memory.source == "run"
-        needed = run.schedule.draws(start, all_phases=True) if from_run else [0, *needed]
-    if lost := run.store.missing(needed):
-        raise UserError(
-            f"{run.store.folder}: the rollouts of {', '.join(f'step {s}' for s in lost[:3])} are "
-            f"missing, and {who} from them. Put the files back from a copy, or "
-            f"remove the checkpoints from step {lost[0]} on and go on with --resume"
-        )
+    """The next IRL phase learns from all rollouts since the last one, memory from all, or from the
+    base's, and difficulty-aware sampling goes by all."""
+    recipe, memory = run.recipe, run.recipe.irl.memory
+    everything = run.schedule.draws(start, all_phases=True)
+    of_phase = recipe.irl.steps and not memory.in_phases
+    needed = {
+        "the next IRL phase learns from": run.schedule.draws(start) if of_phase else [],
+        "memory learns from": (everything if memory.source == "run" else [0]) if memory.on else [],
+        "rl.sampling goes by": everything if recipe.rl.sampling.by == "difficulty" else [],
+    }
+    for who, steps in needed.items():
+        if lost := run.store.missing(steps):
+            raise UserError(
+                f"{run.store.folder}: the rollouts of {', '.join(f'step {s}' for s in lost[:3])} "
+                f"are missing, and {who} them. Put the files back from a copy, or remove the "
+                f"checkpoints from step {lost[0]} on and go on with --resume"
+            )
 
 
 def make_probe_of(run: Run, prompts: list[np.ndarray], completions: list[np.ndarray]) -> Probe:

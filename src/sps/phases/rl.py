@@ -15,6 +15,7 @@ from sps.algo.rl import Terms, engine_gap, entropy_bonus, policy_loss, truncated
 from sps.algo.table import algorithm_of
 from sps.phases.batch import filled, make_batch, shaped
 from sps.phases.memory import MEMORY_SECONDS, memory_metrics, recall
+from sps.phases.problems import disagrees, next_problems, sampling_metrics
 from sps.phases.run import Run
 from sps.phases.schedule import Phase
 from sps.policy.logprobs import Rows, micro_batches, token_logprobs
@@ -68,11 +69,11 @@ def draw_groups(run: Run, step: int, count: int) -> tuple[list[Group], Metrics]:
     useful: list[Group] = []
     waited, remembering, rows = 0.0, 0.0, run.engine.max_rows
     for attempt in range(1 + resample):
-        problems = [run.train[i] for i in run.sampler.take(count - len(useful))]
+        problems = next_problems(run, count - len(useful), drawn)
         fresh, more = draw(run, step, problems, attempt, first_group=len(drawn))
         drawn += fresh
         waited += more
-        useful += [group for group in fresh if _disagrees(group)]
+        useful += [group for group in fresh if disagrees(group)]
         if len(useful) >= count or not resample:
             break
     rollouts = [rollout for group in drawn for rollout in group]
@@ -82,10 +83,13 @@ def draw_groups(run: Run, step: int, count: int) -> tuple[list[Group], Metrics]:
         began = time.perf_counter()
         run.memory.add(rollouts)
         remembering = time.perf_counter() - began
+    if run.difficulty is not None:
+        run.difficulty.add(rollouts)
     # After the last attempt, groups with equal rewards fill the batch: it keeps its size.
-    dull = [group for group in drawn if not _disagrees(group)]
+    dull = [group for group in drawn if not disagrees(group)]
     groups = (useful + dull)[:count] if resample else drawn
-    metrics = {**_drawn_metrics(drawn, groups), "seconds/verify": waited}
+    metrics = _drawn_metrics(drawn, groups) | sampling_metrics(run, drawn)
+    metrics["seconds/verify"] = waited
     if remembering:
         metrics[MEMORY_SECONDS] = remembering
     if run.engine.max_rows < rows:  # memory ran out
@@ -242,11 +246,6 @@ def _rollout(
     )
 
 
-def _disagrees(group: Group) -> bool:
-    """Some right, some wrong: there is something to learn from the comparison."""
-    return len({rollout.verdict.reward for rollout in group}) > 1
-
-
 def _shares(groups: list[Group], rounds: int) -> Iterator[list[Group]]:
     for i in range(rounds):
         yield groups[i * len(groups) // rounds : (i + 1) * len(groups) // rounds]
@@ -304,7 +303,7 @@ def _drawn_metrics(drawn: list[Group], groups: list[Group]) -> Metrics:
     metrics = {
         "reward": float(np.mean([r.verdict.reward for r in rollouts])),
         "solved": float(np.mean([any(_right(r) for r in group) for group in drawn])),
-        "useful": float(np.mean([_disagrees(group) for group in groups])),
+        "useful": float(np.mean([disagrees(group) for group in groups])),
         "groups": len(drawn),
         "length": tokens / len(rollouts),
         "tokens": tokens,

@@ -10,7 +10,7 @@ import torch
 
 from sps.config.recipe import Recipe
 from sps.data.sampler import Sampler
-from sps.evaluate.scores import Scores
+from sps.evaluation.scores import Scores
 from sps.phases.schedule import Schedule
 from sps.policy.load import Policy
 from sps.policy.logprobs import Scorer
@@ -22,6 +22,7 @@ from sps.rollout import RolloutEngine
 from sps.run.health import Health
 from sps.run.stop import Stop
 from sps.run.track import Track
+from sps.store.difficulty import Difficulty
 from sps.store.memory import Memory
 from sps.store.rollouts import RolloutStore
 from sps.tasks import Task
@@ -51,6 +52,7 @@ class Run:
     irl_optimizer: torch.optim.Optimizer | None = None  # carried over: irl.optimizer_state: kept
     probe: Probe | None = None
     memory: Memory | None = None  # right rollouts of the whole run: irl.memory
+    difficulty: Difficulty | None = None  # what problems are drawn by: rl.sampling
     ranks: Ranks = ALONE
     stop: Stop = field(default_factory=Stop)
     health: Health = field(default_factory=lambda: Health(1))

@@ -1,4 +1,4 @@
-"""Progress of a run in the terminal: a small panel, or plain lines where there is no terminal."""
+"""Progress of a run: a small panel on a terminal or in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from sps.run.notebook import Place, in_notebook
+
 _RECENT = 20  # steps that the shown means are over
 _COLUMNS = 80
+_EACH = 1.0  # seconds between panels in a notebook, which sends each to a browser
 
 
 class Progress:
@@ -27,10 +30,16 @@ class Progress:
         self.state = State(total)
         self._live: Live | None = None
         self._said = float("-inf")
+        self._place = Place() if file is None and in_notebook() else None
 
     def __call__(self, record: dict[str, Any]) -> None:
         """Take one record and show it."""
         self.state.take(record)
+        if self._place is not None:
+            if record["kind"] != "rl" or time.monotonic() - self._said > _EACH:
+                self._said = time.monotonic()
+                self._place.show(self.panel())
+            return
         if not self.console.is_terminal:
             self._print(record)
             return
@@ -49,6 +58,8 @@ class Progress:
 
     def close(self) -> None:
         """Leave the last panel standing and give the terminal back."""
+        if self._place is not None and self.state.step:
+            self._place.show(self.panel())
         if self._live is not None:
             self._live.update(self.panel(), refresh=True)
             self._live.stop()

@@ -72,4 +72,6 @@ class TaskType:
     @property
     def name(self) -> str:
         """`task.type` in a recipe."""
+        if "type" not in self.config.model_fields:
+            raise TypeError(f'{self.config.__name__} needs a key `type: Literal["NAME"] = "NAME"`')
         return self.config.model_fields["type"].default

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sps.data.messages import TURNS
+
 Prompt = str | list[dict[str, str]]
 Shots = tuple[tuple[str, str], ...]  # questions and their answers, shown before the question
 
@@ -87,9 +89,20 @@ def render(
 ) -> Prompt:
     """The prompt of a problem; `meta['system']` is the system message its data set came with.
 
-    The recipe's stands where there is none, and beside the instruction, not instead of it.
+    The recipe's stands where there is none, and beside the instruction, not instead of it. What a
+    row says before its question follows the recipe's examples.
     """
-    make, own, shots = TEMPLATES[template], meta.get("system") or "", preface.shots
+    own, turns = meta.get("system") or "", meta.get(TURNS, ())
+    if turns and template == "chat":  # as they are: the instruction is the question's alone
+        *before, last = _rendered(template, question, instruction, own, preface)
+        return [*before, *turns, last]  # type: ignore[list-item]
+    said = [turn["content"] for turn in turns]
+    shots = (*preface.shots, *zip(said[::2], said[1::2], strict=True))
+    return _rendered(template, question, instruction, own, Preface(preface.system, shots))
+
+
+def _rendered(template: str, question: str, instruction: str, own: str, preface: Preface) -> Prompt:
+    make, shots = TEMPLATES[template], preface.shots
     if own or not preface.system:
         return make(question, instruction, own, shots)
     if template == "chat":

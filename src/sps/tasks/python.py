@@ -248,18 +248,30 @@ def _try_out(task: PythonTask, pool: Pool) -> None:
     asked = [
         (problems[0], text)
         for problems in task.splits.values()
-        for text in ("", "0", problems[0].answer)
+        for text in ("", "0", problems[0].answer_text)
     ]
     try:
         with closing(open_verifier(_Trial(task, pool))) as verifier:
             found = [_tried(task, verifier, *one) for one in asked]
     except RunFailed as error:
         raise UserError(f"{task.code.key}: {error}") from None
+    golds = {text: v.kind for v, (p, text) in zip(found, asked, strict=True) if _is_number(p, text)}
+    if golds and "correct" not in golds.values():  # a text never equals a number
+        _LOG.warning(
+            "%s: judge finds %r wrong, which is its problem's answer; that is a number there, and "
+            "no text. If this is not meant, compare with str(problem.answer)",
+            task.code.key,
+            next(iter(golds)),
+        )
     if all(verdict.kind == "crashed" for verdict in found):
         tried = f"tried with {len(asked)} texts, such as '' and {asked[2][1]!r:.60}"
         said = f"judge {found[-1].detail}, {tried}; return False for what it cannot read"
         locked = "; task.sandbox: false lets a judge write files, start programs and use sockets"
         raise task.code.wrong("judge", said + locked * ("OSError" in said or "Permission" in said))
+
+
+def _is_number(problem: Problem, text: str) -> bool:
+    return isinstance(problem.answer, int | float) and text == problem.answer_text
 
 
 def _tried(task: PythonTask, verifier: Verifier, problem: Problem, text: str) -> Verdict:

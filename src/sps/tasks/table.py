@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from sps.errors import row_of
 from sps.tasks import Bench, Task, TaskType, choice, countdown, python
 from sps.tasks.gym import task as gym
 from sps.tasks.math import task as math
@@ -18,5 +19,6 @@ def make_bench(asked: Bench) -> Task:
 
     row = TASKS.get(asked.name.partition(":")[0])
     if row is None or not row.generates:
-        row = TASKS[find_benchmark(asked.name).kind]
+        kind = find_benchmark(asked.name).kind
+        row = row_of(TASKS, kind, f"benchmark {asked.name}", "TASKS (sps/tasks/table.py)")
     return row.bench(asked)

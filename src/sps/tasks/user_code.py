@@ -22,7 +22,7 @@ from sps.errors import UserError
 from sps.types import KINDS, Problem, Verdict
 
 EXAMPLES = {
-    "judge": "def judge(problem, text): return text.strip() == problem.answer",
+    "judge": "def judge(problem, text): return text.strip() == str(problem.answer)",
     "problems": 'def problems(split): return [{"id": "1", "question": "1 + 1?", "answer": "2"}]',
     "prompt": "def prompt(problem): return problem.question",
     "mode": "def mode(problem, text): return text.strip()",

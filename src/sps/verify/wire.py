@@ -63,8 +63,11 @@ def frame(message: Any, text: bytes = b"") -> bytes:
 
 def request(sample: int, problem: Problem, text: str, finished: bool) -> bytes:
     """One sample to judge; `sample` is a number that its reply must name."""
-    meta = _plain(dict(problem.meta), problem.id)
-    head = [sample, problem.id, problem.question, problem.answer, meta, finished]
+    answer, meta = (
+        _plain(value, f"problem {problem.id}: its {what}")
+        for what, value in (("answer", problem.answer), ("meta", dict(problem.meta)))
+    )
+    head = [sample, problem.id, problem.question, answer, meta, finished]
     return frame(head, b"\n" + text.encode("utf-8", "surrogatepass"))  # half a pair is text too
 
 
@@ -73,7 +76,7 @@ def read_request(body: bytes) -> tuple[int, Problem, str, bool]:
     head, _, tail = body.partition(b"\n")
     sample, name, question, answer, meta, finished = json.loads(head)
     text = tail.decode("utf-8", "surrogatepass")
-    return sample, Problem(name, question, answer, _restored(meta)), text, finished
+    return sample, Problem(name, question, _restored(answer), _restored(meta)), text, finished
 
 
 def reply(message: Reply) -> bytes:
@@ -138,20 +141,20 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(name)
 
 
-def _plain(value: Any, name: str) -> Any:
+def _plain(value: Any, where: str) -> Any:
     """JSON knows no tuples and no keys but strings; judges compare with them, so they are kept."""
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, list):
-        return [_plain(v, name) for v in value]
+        return [_plain(v, where) for v in value]
     if isinstance(value, tuple):
-        return {_TUPLE: [_plain(v, name) for v in value]}
+        return {_TUPLE: [_plain(v, where) for v in value]}
     if isinstance(value, dict):
         if all(type(key) is str for key in value) and not {_TUPLE, _TABLE} & value.keys():
-            return {key: _plain(v, name) for key, v in value.items()}
-        return {_TABLE: [[_plain(k, name), _plain(v, name)] for k, v in value.items()]}
+            return {key: _plain(v, where) for key, v in value.items()}
+        return {_TABLE: [[_plain(k, where), _plain(v, where)] for k, v in value.items()]}
     raise TypeError(
-        f"problem {name}: its meta holds a {type(value).__name__}; a verifier's worker takes "
+        f"{where} holds a {type(value).__name__}; a verifier's worker takes "
         "numbers, strings, lists, tuples and dicts"
     )
 

@@ -144,7 +144,8 @@ GOOD = '{"problem": "1+1?", "answer": "2"}\n'
         ('{"problem": "a?", "answer": "NaN"}', "row 2 has NaN where its answer should be"),
         ('{"problem": "a?", "answer": ["1", "2"]}', "row 2 has a list where its answer should be"),
         ('{"problem": {"a": 1}, "answer": "1"}', "row 2 has a dict where its question should be"),
-        ('{"problem": [{"role": "user"}], "answer": "1"}', "none of the user"),
+        ('{"problem": [{"role": "user"}], "answer": "1"}', "row 2: message 1 has no text"),
+        ('{"problem": [], "answer": "1"}', "row 2: its messages hold none of the user"),
         ('{"problem": "a", "answer": ' + "1" * 5000 + "}", "line 2 is not JSON"),
         ('{"problem": ' + "[" * 100_000, "line 2 is nested too deeply"),
     ],
@@ -196,3 +197,24 @@ def test_a_parquet_file_of_endless_rows_is_refused(tmp_path):
     assert (tmp_path / "a.parquet").stat().st_size < 100_000
     with pytest.raises(UserError, match="more than 20 million rows"):
         load_problems(str(tmp_path / "a.parquet"))
+
+
+ANY = [7, 2.5, True, None, [1, "a", {"b": None}], ["one"], {"x": [1.5]}, "  as text ", "0"]
+
+
+@pytest.mark.parametrize("first", range(len(ANY)))
+def test_answers_of_any_type_stay_as_they_are_where_the_judge_is_the_users(tmp_path, first):
+    answers = [*ANY[first:], *ANY[:first]]  # whichever of them is in the first row
+    rows = [{"question": f"{i}?", "answer": answer} for i, answer in enumerate(answers)]
+    found = [p.answer for p in load_problems(write(tmp_path, "x.jsonl", rows), whole=True)]
+    want = [answer.strip() if isinstance(answer, str) else answer for answer in answers]
+    assert found == want
+    assert [*map(type, found)] == [*map(type, want)]
+
+
+def test_a_cell_of_a_table_that_is_empty_is_no_answer_of_any_type(tmp_path):
+    path = tmp_path / "a.jsonl"
+    for bad, message in (("NaN", "has nan"), ('""', "has no answer")):
+        path.write_text(GOOD + f'{{"problem": "q", "answer": {bad}}}')
+        with pytest.raises(UserError, match=f"row 2 {message}"):
+            load_problems(str(path), whole=True)

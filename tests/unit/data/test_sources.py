@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from sps.config.load import parse_recipe
-from sps.data.splits import read_questions
+from sps.data.splits import read_questions, sources_of
 from sps.errors import UserError
 
 
@@ -75,3 +75,20 @@ def test_two_files_of_one_name_are_told_apart(files, tmp_path):
     same.write_text('{"what": "another?", "answer": 1}\n' * 1 + '{"what": "third?", "answer": 1}\n')
     (everything,) = [read((files[0], str(same)), 15, 1, validation=1, test=1).splits]
     assert set(counts(p for s in everything.values() for p in s)) == {"few-1", "few-2"}
+
+
+def test_each_problem_knows_its_source(files):
+    found = read(files, 1, 1)
+    numbers = sources_of(found.config, found.splits["train"])
+    assert numbers == [["few", "many"].index(p.id.partition("/")[0]) for p in found.splits["train"]]
+    assert {*numbers} == {0, 1}
+    tree = {"type": "math", "data": files[0], "validation": 5, "test": 5}
+    alone = read_questions(parse_recipe({"task": tree}, "r.yaml").task)
+    assert {*sources_of(alone.config, alone.splits["train"])} == {0}
+
+
+def test_what_the_weights_leave_out_is_said(files):
+    (found,) = [f for f in read(files, 1, 2).findings() if f.key == "sources"]
+    assert found.rows == [["few", 30, 30], ["many", 60, 99]]
+    assert "30 of 30 of few, 60 of 99 of many" in found.text
+    assert not [f for f in read(files, 30, 99).findings() if f.key == "sources"]

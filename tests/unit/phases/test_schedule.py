@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sps.algo.reach import reach
 from sps.config.load import parse_recipe
-from sps.evaluate.scores import best_step, count_scores
+from sps.evaluation.scores import best_step, count_scores
 from sps.phases.irl import batches
 from sps.phases.schedule import Phase, Schedule
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sps.errors import UserError
-from sps.evaluate.scores import count_scores, load_scores, read_scores
+from sps.evaluation.scores import count_scores, load_scores, read_scores
 from sps.ranks import Ranks
 from sps.store import evals
 from sps.store.evals import EvalStore

@@ -45,3 +45,34 @@ def test_the_message_of_a_row_goes_before_that_of_the_recipe(template):
 def test_no_instruction_leaves_no_gap():
     assert render("plain", "q?", "", {}) == "Question: q?\n\nAnswer:"
     assert render("chat", "q?", "", {}) == [{"role": "user", "content": "q?"}]
+
+
+TURNS = {
+    "earlier_turns": [
+        {"role": "user", "content": "Hello."},
+        {"role": "assistant", "content": "Good day."},
+    ]
+}
+AFTER = {
+    "plain": "Question: Hello.\nBox it.\n\nAnswer: Good day.\n\nQuestion: 3 + 3?",
+    "qwen_boxed": "user\nHello.<|im_end|>\n<|im_start|>assistant\nGood day.<|im_end|>\n",
+    "r1": "User: Hello.\n\nAssistant: Good day.\n\nUser: 3 + 3?",
+}
+
+
+@pytest.mark.parametrize("template", AFTER)
+def test_what_a_row_says_before_its_question_follows_the_examples(template):
+    found = render(template, "3 + 3?", "Box it.", TURNS, BOTH)
+    assert 0 < found.index("2 + 2?") < found.index(AFTER[template])
+    assert found.endswith(WANT[template][-20:])
+
+
+def test_in_a_chat_what_was_said_before_stays_as_it_is():
+    found = render("chat", "3 + 3?", "Box it.", {**TURNS, "system": ""}, BOTH)
+    assert found == [*WANT["chat"][:-1], *TURNS["earlier_turns"], WANT["chat"][-1]]
+    own = render("chat", "q?", "Box it.", {**TURNS, "system": "Think."})
+    assert own == [
+        {"role": "system", "content": "Think."},
+        *TURNS["earlier_turns"],
+        {"role": "user", "content": "q?"},  # the system message says all there is to say
+    ]

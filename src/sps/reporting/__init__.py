@@ -1,0 +1,1 @@
+"""One offline HTML file for runs and comparisons, plots as files, live progress, trackers."""

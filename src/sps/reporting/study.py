@@ -1,0 +1,225 @@
+"""What is reported on: one run, several runs, or a comparison, in one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sps.algo.passk import Counts, paired_rows
+from sps.diagnose.questions import pass_curve, seeds_diversity
+from sps.diagnose.read import Evaluation, RunFolder, read_run
+from sps.errors import UserError
+from sps.reporting.style import spelled
+from sps.run.folder import RECIPE, RESULT, RESULTS, find_runs
+from sps.run.reading import read_json
+
+
+@dataclass
+class Subject:
+    """One method: its runs (none when it is another use of a trained run) and its test scores."""
+
+    name: str
+    runs: list[RunFolder] = field(default_factory=list)
+    curve: dict[int, list[float]] = field(default_factory=dict)  # k -> mean, low, high
+    counts: list[Counts] = field(default_factory=list)  # one a seed
+    facts: dict[str, Any] = field(default_factory=dict)  # seeds, diversity, log-probabilities
+
+    def is_base(self) -> bool:
+        """Whether it is the untrained policy of a comparison."""
+        return self.name.lower() == "base"
+
+
+@dataclass
+class Study:
+    """Everything a report is made from."""
+
+    title: str
+    subjects: list[Subject]
+    paired: list[dict[str, Any]]
+    missing: list[tuple[str, str]]  # where, what; of the whole, beside what each run says
+    comparison: bool  # several methods side by side
+    wall_seconds: float | None = None
+
+    def trained(self) -> list[Subject]:
+        """The subjects that have runs of their own with training records."""
+        return [s for s in self.subjects if any(r.of_kind("rl") for r in s.runs)]
+
+    def scored(self) -> list[Subject]:
+        """The subjects that have a Pass@k curve."""
+        return [s for s in self.subjects if s.curve]
+
+    def all_missing(self) -> list[tuple[str, str]]:
+        """Where and what, the whole first and then each run."""
+        out = list(self.missing)
+        for s in self.subjects:
+            for run in s.runs:
+                place = f"{s.name} {run.folder.name}" if self.comparison else ""
+                out += [(place, text) for text in run.missing]
+        return out
+
+    def top_k(self) -> int | None:
+        """The largest k that every scored subject has."""
+        shared = [set(s.curve) for s in self.scored()]
+        both = set.intersection(*shared) if shared else set()
+        return max(both) if both else None
+
+
+def load_study(folders: Sequence[Path]) -> Study:
+    """Read run folders and comparison folders; only a path that is not there at all is an error."""
+    if not folders:
+        raise UserError("give at least one run folder or comparison folder to report on")
+    for folder in folders:
+        if not Path(folder).is_dir():
+            raise UserError(
+                f"{folder}: there is no such folder; give the folder of a run (--out of train)"
+            )
+    parts = [_load(Path(folder)) for folder in folders]
+    return spell(parts[0] if len(parts) == 1 else _join(parts))
+
+
+def spell(study: Study) -> Study:
+    """The methods' names as people write them, unless two would then be the same."""
+    names = {s.name: spelled(s.name) for s in study.subjects}
+    if len(set(names.values())) == len(names):
+        for s in study.subjects:
+            s.name = names[s.name]
+        study.paired = [
+            p | {end: names.get(p[end], p[end]) for end in ("a", "b")} for p in study.paired
+        ]
+    if not study.comparison:
+        study.title = spelled(study.title)
+    return study
+
+
+def _load(folder: Path) -> Study:
+    path = folder / RESULTS
+    if path.is_file():
+        try:
+            results = read_json(path)
+            if isinstance(results.get("methods"), dict):
+                return _comparison(folder, results)
+        except (OSError, ValueError, AttributeError) as error:
+            study = _unfinished(folder)
+            study.missing[0] = ("", f"results.json cannot be read ({type(error).__name__})")
+            return study
+    return _unfinished(folder) if find_runs(folder) else _single(folder)
+
+
+def _single(folder: Path) -> Study:
+    run = read_run(folder)
+    subject = Subject(run.name, [run])
+    _score(subject)
+    return Study(run.name, [subject], [], [], comparison=False)
+
+
+def _comparison(folder: Path, results: dict[str, Any]) -> Study:
+    missing: list[tuple[str, str]] = []
+    counts = _all_counts(folder)
+    subjects = []
+    for name, scores in results["methods"].items():
+        subject = Subject(name, _runs(folder, name), counts=counts.get(name, []), facts=scores)
+        try:
+            curve = scores["pass_at_k"]
+            subject.curve = {int(k): [float(x) for x in v] for k, v in curve.items()}
+        except (KeyError, TypeError, ValueError):
+            missing.append((name, "results.json has no Pass@k"))
+            subject.facts = {}
+        subjects.append(subject)
+    pairs = [p for p in results.get("paired") or [] if _whole_pair(p)]
+    wall = results.get("wall_seconds")
+    return Study(folder.name, subjects, pairs, missing, comparison=True, wall_seconds=wall)
+
+
+def _unfinished(folder: Path) -> Study:
+    """A comparison whose results are not written yet: its runs, as far as they are."""
+    subjects = []
+    missing = [("", "results.json is not there: the comparison has not finished")]
+    for name in sorted({path.parent.name for path in find_runs(folder)}):
+        subjects.append(Subject(name, _runs(folder, name)))
+        _score(subjects[-1])
+    study = Study(folder.name, subjects, [], missing, comparison=True)
+    study.paired = pairs_against_first(study.scored())
+    return study
+
+
+def _join(parts: list[Study]) -> Study:
+    """Several folders side by side, each run a subject with a name of its own."""
+    subjects: list[Subject] = []
+    for part in parts:
+        for subject in part.subjects:
+            seen = {s.name for s in subjects}
+            if subject.name in seen:
+                places = [r.folder.name for r in subject.runs] or [part.title]
+                subject.name = next(
+                    name
+                    for i in range(1, len(subjects) + 3)
+                    if (name := f"{subject.name} ({places[0]}{'' if i == 1 else f' {i}'})")
+                    not in seen
+                )
+            subjects.append(subject)
+    missing = [(where or p.title, text) for p in parts for where, text in p.missing]
+    title = " / ".join(dict.fromkeys(p.title for p in parts))
+    study = Study(title, subjects, [], missing, comparison=True)
+    study.paired = pairs_against_first(study.scored())
+    return study
+
+
+def _score(subject: Subject) -> None:
+    """Test scores from the evaluations of its runs, as far as they have ended."""
+    tests = [e for run in subject.runs if (e := final_test(run)) and e.correct]
+    if not tests:
+        return
+    subject.counts = [(e.correct, e.n) for e in tests]
+    subject.curve = pass_curve(subject.counts)
+    subject.facts = seeds_diversity(tests)
+    for name, written in (("greedy_logprob", "greedy_logprob"), ("token_logprob", "mean_logprob")):
+        found = [e.summary.get(written) for e in tests]
+        values = [value for value in found if isinstance(value, int | float)]
+        if values:
+            subject.facts[name] = sum(values) / len(values)
+
+
+def pairs_against_first(subjects: Sequence[Subject]) -> list[dict[str, Any]]:
+    """Every subject against the first, paired by question, and by seed where the numbers agree."""
+    rows = []
+    for other in subjects[1:]:
+        a, b = subjects[0].counts, other.counts
+        names = {"a": subjects[0].name, "b": other.name}
+        rows += [names | row for row in paired_rows(a, b)] if a and b else []
+    return rows
+
+
+def final_test(run: RunFolder) -> Evaluation | None:
+    """The evaluation a run is reported by."""
+    tests = run.split("test")
+    named = [e for e in tests if e.name == "test"]
+    return (named or tests or [None])[-1]
+
+
+def _runs(folder: Path, method: str) -> list[RunFolder]:
+    own = folder / method
+    if Path(method).name != method or not own.is_dir():
+        return []
+    return [read_run(p) for p in sorted(own.iterdir()) if (p / RECIPE).exists()]
+
+
+def _all_counts(folder: Path) -> dict[str, list[Counts]]:
+    """Correct samples of each question, by method and seed, from the result.json of each run."""
+    found: dict[str, list[Counts]] = {}
+    for path in sorted(folder.glob(f"*/*/{RESULT}")):
+        try:
+            for name, summary in read_json(path).items():
+                correct = {str(q): int(c) for q, c in summary["per_question"].items()}
+                found.setdefault(name, []).append((correct, int(summary["n"])))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return found
+
+
+def _whole_pair(row: Any) -> bool:
+    try:
+        return len(row["delta"]) == 3 and bool(row["a"]) and bool(row["b"]) and int(row["k"]) > 0
+    except (KeyError, TypeError, ValueError):
+        return False

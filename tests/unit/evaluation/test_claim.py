@@ -1,0 +1,30 @@
+"""An evaluation's folder that somebody has touched."""
+
+import json
+
+import pytest
+
+from sps.errors import UserError
+from sps.evaluation.claim import held
+from sps.evaluation.compare import read_results
+
+WHOLE = {"model": "m", "dtype": "float32", "questions": {"aime24": "x"}, "cut": {"aime24": "zero"}}
+
+
+def test_eval_json_is_read_or_one_sentence(tmp_path):
+    assert held(tmp_path) == {}
+    path = tmp_path / "eval.json"
+    path.write_text(json.dumps(WHOLE))
+    assert held(tmp_path) == WHOLE
+    wrong = [{**WHOLE, "questions": 3}, {**WHOLE, "model": None}, {**WHOLE, "cut": "zero"}]
+    for text in ["{", "[]", "3", "[" * 100_000, "\0", *map(json.dumps, wrong)]:
+        path.write_text(text)
+        with pytest.raises(UserError, match=r"eval\.json cannot be read .* --out$"):
+            held(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "[" * 100_000, '{"benchmarks": {"a": {"n": 1}}}'])
+def test_results_json_is_read_or_one_sentence(tmp_path, text):
+    (tmp_path / "results.json").write_text(text)
+    with pytest.raises(UserError, match=r"results\.json is not a result of `sps eval`"):
+        read_results(tmp_path)

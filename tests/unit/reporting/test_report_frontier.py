@@ -1,0 +1,138 @@
+"""The frontier of a comparison: paths from validations, and what is shown of them."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sps.commands.frontier import frontier_lines
+from sps.diagnose.frontier import validation_paths
+from sps.diagnose.read import Evaluation, RunFolder
+from sps.reporting.content import sections
+from sps.reporting.figures_frontier import frontier_blocks
+from sps.reporting.study import Study, Subject
+from sps.reporting.words import summary
+
+BASE = {"q1": 1, "q2": 1}  # of 4 samples: Pass@1 1/4, Pass@4 1
+
+
+def run(*validated, n=4, start=BASE):
+    """A run by its validations (step, right samples of q1 and of q2), after the base's."""
+    rows = [(0, start), *((step, {"q1": a, "q2": b}) for step, a, b in validated)]
+    found = [Evaluation(f"validation-{s:06d}", "validation", s, n, c, {}) for s, c in rows]
+    found.append(Evaluation("test", "test", 9, n, {"t": 1}, {}))
+    records = [{"kind": "rl", "step": 1}]
+    return RunFolder(Path("made"), "made", records=records, evaluations=found)
+
+
+def study(**runs):
+    subjects = [Subject(name, own) for name, own in runs.items()]
+    return Study("made", [Subject("base"), *subjects], [], [], comparison=True)
+
+
+GRPO = [run((10, 2, 1), (20, 4, 0)), run((10, 2, 1), (20, 4, 0), (30, 4, 0))]
+SPS = [run((10, 2, 2), (20, 3, 2)), run((10, 2, 2), (20, 3, 1))]
+
+
+def test_paths_hold_the_steps_that_every_seed_has():
+    paths = validation_paths({"grpo": GRPO, "sps": SPS})
+    assert paths.steps == {"grpo": [10, 20], "sps": [10, 20]}
+    assert paths.base_Q.tolist() == [1, 1]
+    assert paths.correct["sps"].tolist() == [[[2, 2], [2, 2]], [[3, 2], [3, 1]]]
+    assert (paths.n, paths.questions, paths.left_out) == (4, ["q1", "q2"], [])
+
+
+def test_methods_that_cannot_be_paired_are_named():
+    late, other = [run((10, 1, 1)), run()], [run((10, 1, 1), n=8)] * 2
+    strange = [run((10, 1, 1), start={"q1": 1, "q3": 1})] * 2
+    for odd in (late, other, SPS[:1]):
+        paths = validation_paths({"grpo": GRPO, "odd": odd})
+        assert list(paths.correct) == ["grpo"]
+        assert [text.partition(":")[0] for text in paths.left_out] == ["odd"]
+    assert validation_paths({"strange": strange}) is None  # its base and its path differ, too
+
+
+def test_without_a_base_or_with_one_sample_there_is_no_frontier():
+    bare = RunFolder(Path("made"), "made", evaluations=run((10, 1, 1)).evaluations[1:])
+    assert validation_paths({"a": [bare]}) is None
+    assert validation_paths({"a": [run((10, 1, 1), n=1)]}) is None
+    assert validation_paths({"a": [], "b": [run()]}) is None
+    assert frontier_blocks(study(a=[bare])) == []
+
+
+def test_record_can_be_read_back_into_its_numbers():
+    paths = validation_paths({"grpo": GRPO, "sps": SPS})
+    found = json.loads(json.dumps(paths.record(paths.compare())))
+    assert found["base"] == {"point": [1 / 4, 1], "correct": "1 1"}
+    sps = found["methods"]["sps"]
+    assert sps["steps"] == [10, 20]
+    assert sps["correct"] == [["2 2", "2 2"], ["3 2", "3 1"]]
+    right = np.array([[line.split() for line in at] for at in sps["correct"]], int)
+    assert [x for x, _ in sps["points"]] == pytest.approx((right / 4).mean((1, 2)))
+    # Both reach 1/2. Up to 3/8 grpo keeps all, from there on to 1/2 it falls by half of Pass@4.
+    assert found["range"] == [1 / 4, 1 / 2]
+    (gap,) = found["gaps"]
+    assert (gap["name"], gap["minus"]) == ("sps", "grpo")
+    assert [at[0] for at in gap["at"]] == pytest.approx([0, 0, 1 / 4])
+
+
+def test_lines_say_the_numbers_and_the_verdict():
+    paths = validation_paths({"grpo": GRPO, "sps": SPS, "odd": SPS[:1]})
+    said = frontier_lines(paths.record(paths.compare()))
+    assert "2 validation questions" in said[0]
+    assert said[2].split()[:3] == ["GRPO", "50.0", "37.5"]
+    assert said[3].split()[:2] == ["SPS", "56.2"]
+    # Half the range, where it is 1/4 on average.
+    assert re.match(r"  At equal Pass@1, SPS .* GRPO.* \(?\+12.5 points \[", said[4])
+    assert said[5] == "  Left out: odd: not every seed has been validated yet"
+
+
+def test_the_report_opens_with_the_verdict_of_the_frontier():
+    sentence, _ = summary(study(grpo=GRPO, sps=SPS))
+    assert re.match(r"At equal Pass@1, sps .* grpo.* \(?\+12.5 points \[", sentence)
+
+
+def test_figure_has_the_paths_the_base_and_names_at_the_ends():
+    made = study(grpo=GRPO, sps=SPS, odd=[run((10, 1, 1), n=8)] * 2)
+    figure, table = frontier_blocks(made)
+    lines = {t["name"]: t for t in figure.data if "name" in t}
+    assert list(lines) == ["grpo", "sps", "base"]
+    assert lines["sps"]["x"] == pytest.approx([1 / 4, 1 / 2, 9 / 16])
+    assert lines["grpo"]["y"] == pytest.approx([1, 1, 1 / 2])
+    assert lines["grpo"]["text"] == ["", "", "<b>grpo</b> 20"]
+    assert lines["sps"]["customdata"] == [0, 10, 20]
+    assert (lines["base"]["x"], lines["base"]["y"]) == ([1 / 4], [1])
+    assert figure.layout["shapes"][0]["y0"] == 1
+    low, high = figure.layout["xaxis"]["range"]
+    assert low < 1 / 4
+    assert high > 9 / 16
+    assert "tied" in figure.note or "higher Pass@4" in figure.note
+    assert [(w, t.partition(":")[0]) for w, t in made.missing] == [("frontier", "odd")]
+    rows = {row[0]: row for row in table.rows}
+    assert table.columns[4] == "minus grpo"
+    assert rows["grpo"][4] is None
+    assert rows["sps"][1] == "56.2"
+    assert rows["grpo"][2][0] == "37.5"  # Pass@4 is 1, the base's, up to step 10
+
+
+def test_shade_is_the_envelope_and_not_the_path():
+    # Pass@4 dips to 1/2 at Pass@1 3/8 and comes back to 1 at 1/2: nobody need stop in the dip.
+    figure, table = frontier_blocks(study(a=[run((10, 3, 0), (20, 2, 2))]))
+    assert len(table.columns) == len(table.rows[0]) == 4  # nothing to subtract
+    shade = figure.data[0]
+    assert shade["fill"] == "toself"
+    assert set(shade["y"][:-2]) == {1.0}
+    assert shade["y"][-1] == 1 / 2
+
+
+def test_names_are_text_and_not_markup():
+    figure, _ = frontier_blocks(study(**{"<b>x": [run((10, 2, 2))]}))
+    (line,) = [t for t in figure.data if t.get("name") == "<b>x"]
+    assert line["text"][-1] == "<b>&lt;b&gt;x</b> 10"
+
+
+def test_the_report_begins_with_the_frontier():
+    first = sections(study(grpo=GRPO, sps=SPS), {})[0]
+    assert [block.id for block in first.present()][:2] == ["frontier", "frontier-table"]

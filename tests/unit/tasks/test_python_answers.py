@@ -1,0 +1,60 @@
+"""Answers of any type reach the judge of a user's own task, in its worker process."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from test_python import judged, made
+
+from sps.data.splits import digest
+
+ANSWERS = [7, 2.5, True, None, [1, "a", {"b": None}], ["one"], {"x": [1.5], "y": {}}, "text"]
+
+
+def test_a_judge_gets_each_answer_as_its_row_has_it(tmp_path):
+    rows = [{"question": f"{i}?", "answer": answer} for i, answer in enumerate(ANSWERS)]
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code = (
+        "def judge(problem, text):\n"
+        "    same = type(problem.answer) is type(problem.meta['answer'])\n"
+        "    return same and repr(problem.answer) == text\n"
+    )
+    task = made(tmp_path, code, data=str(data), template="plain", validation=1, test=1)
+    problems = [p for split in ("train", "validation", "test") for p in task.problems(split)]
+    assert sorted(repr(p.answer) for p in problems) == sorted(map(repr, ANSWERS))
+    for problem in problems:
+        right, wrong = judged(task, repr(problem.answer), "other", problem=problem)
+        assert (right.kind, wrong.kind) == ("correct", "wrong")
+
+
+@pytest.mark.parametrize("answer", [(1, (2, 3)), {1: "one", (2, 3): ["x"]}, [], None])
+def test_a_file_may_make_answers_that_no_row_could_hold(tmp_path, answer):
+    code = (
+        "from sps.types import Problem\n"
+        "def problems(split):\n"
+        f"    return [Problem(split, 'q?', {answer!r})]\n"
+        f"def judge(problem, text):\n    return problem.answer == {answer!r}\n"
+    )
+    task = made(tmp_path, code)
+    (verdict,) = judged(task, "x")
+    assert verdict.kind == "correct"
+    # And a run can tell them from others.
+    own, other = (
+        {"train": [replace(p, answer=a) for p in task.problems("train")]} for a in (answer, 1)
+    )
+    assert digest(own, whole=True) != digest(other, whole=True)
+
+
+@pytest.mark.parametrize(
+    ("compared", "warned"), [("problem.answer", 1), ("str(problem.answer)", 0)]
+)
+def test_a_text_that_is_compared_with_a_number_is_warned_of(tmp_path, caplog, compared, warned):
+    data = tmp_path / "rows.jsonl"
+    rows = ({"question": f"{i} + 40?", "answer": i + 40} for i in range(3))
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code = f"def judge(problem, text):\n    return text.strip() == {compared}\n"
+    made(tmp_path, code, data=str(data), validation=1, test=1)
+    said = [r.getMessage() for r in caplog.records]
+    assert len(said) == warned
+    assert all("judge finds '4" in text and "str(problem.answer)" in text for text in said)
