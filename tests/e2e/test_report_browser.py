@@ -6,11 +6,7 @@ import threading
 import pytest
 from made_folders import make_comparison, make_run
 
-from sps.report.blocks import Section
-from sps.report.export import export_figures
-from sps.report.figures_results import pass_curves
 from sps.report.page import write_report
-from sps.report.study import load_study
 from sps.report.watch import address, make_server
 
 BROWSER = next(
@@ -285,14 +281,3 @@ def test_live_page_comes_again_when_the_run_goes_on(browser, tmp_path):
     server.shutdown()
     thread.join()
     server.server_close()
-
-
-def test_plots_as_files(tmp_path):
-    pytest.importorskip("kaleido", reason="the extra [plots] is not installed")
-    study = load_study([make_comparison(tmp_path / "compare")])
-    parts = Section("results", "", "", [pass_curves(study)])
-    paths = export_figures([parts], tmp_path / "plots")
-    assert [p.name for p in paths] == ["passk.svg"]
-    drawn = paths[0].read_text()
-    assert drawn.startswith("<svg")
-    assert "GRPO@3" in drawn

@@ -28,25 +28,33 @@ def run_diagnose(run: Path, out: Path | None = None) -> str:
     return "\n".join([*_gist(found), f"All numbers: {path}"])
 
 
-def run_report(folders: Sequence[Path], out: Path | None = None, svg: bool = False) -> str:
-    """Write the report, and the plots as files beside it when asked; returns what was written."""
+def run_report(places: Sequence[Path], out: Path | None = None, svg: Path | None = None) -> str:
+    """Write the report, or the plots when asked, or both when a page is named, too; returns what
+    was written."""
     from sps.report.content import diagnose_study, sections
     from sps.report.export import export_figures
     from sps.report.page import write_report
     from sps.report.study import load_study
 
-    if not folders:
+    if not places:
         raise UserError("give at least one run folder or comparison folder to report on")
-    for folder in folders:
-        _check_folder(Path(folder), comparisons=True)
-    path = Path(out) if out else Path(folders[0]) / "report.html"
-    said = [str(write_report([Path(f) for f in folders], path))]
+    places = [Path(place) for place in places]
+    for place in places:
+        if not place.is_file():
+            _check_folder(place, comparisons=True)
+    said = []
+    if out or not svg:
+        said.append(str(write_report(places, Path(out) if out else report_path(places[0]))))
     if svg:
-        study = load_study([Path(f) for f in folders])
-        folder = path.with_name(f"{path.stem}-plots")
-        plots = export_figures(sections(study, diagnose_study(study)), folder)
-        said.append(f"{len(plots)} plots in {folder}")
+        study = load_study(places)
+        plots = export_figures(sections(study, diagnose_study(study)), Path(svg))
+        said.append(str(svg) if len(plots) == 1 else f"{len(plots)} plots in {svg}")
     return "\n".join(said)
+
+
+def report_path(place: Path) -> Path:
+    """Where the page of a folder, or of a file of results, goes unless told."""
+    return place.with_suffix(".html") if place.is_file() else place / "report.html"
 
 
 def run_watch(run: Path, port: int = 8765, browser: bool = False) -> None:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from sps.algo.frontier import QUANTILES, Frontier, Gap, Standing, envelope
+from sps.algo.frontier import QUANTILES, Frontier, Gap, Standing
+from sps.algo.passk import pass_at_k
 from sps.diagnose.frontier import Paths, validation_paths
 from sps.report.blocks import Cell, Figure, Table, axis, escape, percent, points
+from sps.report.names import NAME_SIZE, Point, Spot, place_names
 from sps.report.study import Study
 from sps.report.style import Mark, marks
-
-# Corners, so that a name never lies on its own error bars; where that is, in shares of the plot.
-_SIDES = {
-    "top right": (0.07, 0.045),
-    "bottom right": (0.07, -0.045),
-    "top left": (-0.07, 0.045),
-    "bottom left": (-0.07, -0.045),
-}
-_SHADED = 2  # methods, the reference and the best other: more areas on each other show nothing
 
 
 def frontier_blocks(study: Study) -> list[Figure | Table]:
@@ -44,28 +39,40 @@ def frontier_verdict(study: Study) -> str:
 
 def _figure(study: Study, paths: Paths, found: Frontier) -> Figure:
     style = marks(s.name for s in study.subjects)
-    shown = found.standings[:1] + sorted(found.standings[1:], key=lambda s: -s.area[0])
-    floor = min(y for s in found.standings for _, y in [found.base, *s.points])
-    data = [_shade(s, found.base, floor, style[s.name]) for s in shown[:_SHADED]]
-    sides = label_sides({s.name: s.points[-1] for s in found.standings})
-    for s in found.standings:
-        line = _path(s, paths.steps[s.name], found, style[s.name])
-        data.append(line | {"textposition": sides[s.name]})
+    spans = {s.name: _seed_span(paths, s.name) for s in found.standings}
+    ranges = _room(found, spans)
+    data = [
+        _path(s, paths.steps[s.name], found, style[s.name], spans[s.name]) for s in found.standings
+    ]
     data.append(_star(found))
+    lines = {s.name: [found.base, *s.points] for s in found.standings} | {"base": [found.base]}
+    colours = {s.name: f"@{style[s.name].colour}" for s in found.standings} | {"base": "@grey"}
+    level = ((ranges[0][0], found.base[1]), (ranges[0][1], found.base[1]))
+    bars = [bar for trace in data for bar in _bar_ends(trace)]
+    spots = place_names(lines, [level, *bars], ranges)
     layout: dict[str, Any] = {
-        "xaxis": axis("Pass@1", tickformat=".1~%", range=_room(found)),
-        "yaxis": axis(f"Pass@{found.k}", tickformat=".1~%"),
+        "xaxis": axis("Pass@1: right at the first try", tickformat=".1~%", range=ranges[0]),
+        "yaxis": axis(
+            f"Pass@{found.k}: right at least once in {found.k} tries",
+            tickformat=".1~%",
+            range=ranges[1],
+        ),
         "showlegend": False,
         "hovermode": "closest",
         "shapes": [_level(found.base[1])],
+        "annotations": [
+            *(_label(name, lines[name][-1], spots[name], colours[name]) for name in spots),
+            _small_print(_key(paths)),
+        ],
     }
     note = (
         f"Up and to the right is better. Each line follows a method on {len(paths.questions)} "
-        "validation questions from the base (star) to its last step, whose number is shown; there "
-        "is a mark at every validation. Training can stop at any of them, so at a given Pass@1 the "
-        f"higher line is the better method. Below the dashed line Pass@{found.k} is worse than the "
-        f"base's. Shaded: the best Pass@{found.k} of a method at that Pass@1 or more."
+        "validation questions from the base (star) to its last step; there is a mark at every "
+        "validation. Training can stop at any of them, so at a given Pass@1 the higher line is the "
+        f"better method. Below the dashed line Pass@{found.k} is worse than the base's."
     )
+    if _seeds(paths) > 1:
+        note += f" Bars span the {_seeds(paths)} seeds."
     said = " ".join(gap_sentence(gap, found.k) for gap in found.gaps)
     return Figure(
         "frontier",
@@ -73,26 +80,63 @@ def _figure(study: Study, paths: Paths, found: Frontier) -> Figure:
         f"{note} {said}".strip(),
         data,
         layout,
-        height=520,
+        height=460,
         wide=True,
     )
 
 
-def label_sides(at: dict[str, tuple[float, float]]) -> dict[str, str]:
-    """The corner of each path's end in which its name is farthest from the other ends and names."""
-    xs, ys = zip(*at.values(), strict=True)
-    wide, tall = (max(v) - min(v) or 1.0 for v in (xs, ys))
-    spots = {n: ((x - min(xs)) / wide, (y - min(ys)) / tall) for n, (x, y) in at.items()}
-    taken = list(spots.values())
-    out = {}
-    for name, (x, y) in spots.items():
-        others = [s for s in taken if s != (x, y)]
-        rooms = {}
-        for side, (dx, dy) in _SIDES.items():
-            near = (((x + dx - a) / 2) ** 2 + (y + dy - b) ** 2 for a, b in others)
-            rooms[side] = min(near, default=1.0)
-        out[name] = side = max(rooms, key=lambda s: (round(rooms[s], 3), s == "top right"))
-        taken.append((x + _SIDES[side][0], y + _SIDES[side][1]))
+def _seeds(paths: Paths) -> int:
+    return next(iter(paths.correct.values())).shape[1]
+
+
+def _key(paths: Paths) -> str:
+    """How marks and bars are read, in a few words."""
+    gaps = {b - a for steps in paths.steps.values() for a, b in pairwise([0, *steps])}
+    last = max(steps[-1] for steps in paths.steps.values())
+    each = f"every {gaps.pop()} steps" if len(gaps) == 1 else "at each validation"
+    bars = f"; bars span {_seeds(paths)} seeds" if _seeds(paths) > 1 else ""
+    return f"a mark {each}, to step {last}{bars}"
+
+
+def _seed_span(paths: Paths, name: str) -> np.ndarray:
+    """Lowest and highest seed [end, step, axis], at the base first, where all are the same."""
+    counts = paths.correct[name]  # [step, seed, question]
+    xy = np.stack([pass_at_k(counts, paths.n, k).mean(-1) for k in (1, paths.n)], -1)
+    base = np.array([pass_at_k(paths.base_Q, paths.n, k).mean() for k in (1, paths.n)])
+    return np.stack([np.vstack([base, end]) for end in (xy.min(1), xy.max(1))])
+
+
+def _label(name: str, at: Point, spot: Spot, colour: str) -> dict[str, Any]:
+    """A name near the end of its line; from one that is further away a thin line leads there."""
+    look = {"arrowwidth": 1, "arrowcolor": f"{colour}/0.6"}
+    place = {"x": at[0], "y": at[1], "ax": spot.right, "ay": spot.down, "xanchor": spot.anchor}
+    return {
+        **place,
+        **(look if spot.far else {"arrowcolor": "@paper/0"}),
+        "yanchor": "middle",
+        "text": f"<b>{escape(name)}</b>",
+        "showarrow": True,
+        "arrowhead": 0,
+        "font": {"color": colour, "size": NAME_SIZE},
+    }
+
+
+def _small_print(text: str) -> dict[str, Any]:
+    """In the corner that paths leave empty: they lead to the right, and downwards."""
+    place = {"xref": "paper", "x": 0.01, "xanchor": "left", "yref": "paper", "y": 0.01}
+    font = {"color": "@muted", "size": 11.5}
+    return {**place, "yanchor": "bottom", "text": text, "showarrow": False, "font": font}
+
+
+def _bar_ends(trace: dict[str, Any]) -> list[tuple[Point, Point]]:
+    """The error bars of a path, as lines."""
+    if "error_x" not in trace:
+        return []
+    across, up = trace["error_x"], trace["error_y"]
+    out = []
+    for i, (x, y) in enumerate(zip(trace["x"], trace["y"], strict=True)):
+        out.append(((x - across["arrayminus"][i], y), (x + across["array"][i], y)))
+        out.append(((x, y - up["arrayminus"][i]), (x, y + up["array"][i])))
     return out
 
 
@@ -106,14 +150,15 @@ def gap_sentence(gap: Gap, k: int) -> str:
     return f"At equal Pass@1, {gap.name} has {word} Pass@{k} than {gap.minus}: {interval}."
 
 
-def _path(one: Standing, steps: list[int], found: Frontier, mark: Mark) -> dict[str, Any]:
-    """The line of a method with its name at its end."""
+def _path(
+    one: Standing, steps: list[int], found: Frontier, mark: Mark, span: np.ndarray
+) -> dict[str, Any]:
+    """The line of a method, with a bar from the lowest to the highest seed at each mark."""
     x, y = zip(found.base, *one.points, strict=True)
-    last = f"<b>{escape(one.name)}</b> {steps[-1]}"
     said = f"step %{{customdata}}: Pass@1 %{{x:.1%}}, Pass@{found.k} %{{y:.1%}}"
     return {
         "type": "scatter",
-        "mode": "lines+markers+text",
+        "mode": "lines+markers",
         "x": list(x),
         "y": list(y),
         "name": one.name,
@@ -122,30 +167,25 @@ def _path(one: Standing, steps: list[int], found: Frontier, mark: Mark) -> dict[
         "marker": {
             "symbol": mark.symbol,
             "color": f"@{mark.colour}",
-            "size": [0] + [9] * len(steps),
+            "size": [0] + [8] * len(steps),
             "opacity": 1,
         },
-        "text": [""] * len(steps) + [last],
-        "textfont": {"color": f"@{mark.colour}", "size": 13},
+        "error_x": _seed_bars(x, span[..., 0], mark),
+        "error_y": _seed_bars(y, span[..., 1], mark),
         "customdata": [0, *steps],
         "hovertemplate": f"{said}<extra>{escape(one.name)}</extra>",
         "cliponaxis": False,
     }
 
 
-def _shade(one: Standing, base: tuple[float, float], floor: float, mark: Mark) -> dict[str, Any]:
-    """The area under a method's envelope."""
-    at = np.linspace(base[0], one.reach, 101)
-    x, y = at.tolist(), envelope(np.array([[base, *one.points]]), at[None])[0].tolist()
+def _seed_bars(mean: Sequence[float], ends: np.ndarray, mark: Mark) -> dict[str, Any]:
+    low, high = np.maximum(np.array(mean) - ends[0], 0), np.maximum(ends[1] - np.array(mean), 0)
+    look = {"type": "data", "symmetric": False, "thickness": 1, "width": 0}
     return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": [*x, x[-1], x[0]],
-        "y": [*y, floor, floor],
-        "fill": "toself",
-        "fillcolor": f"@{mark.colour}/0.08",
-        "line": {"width": 0, "color": f"@{mark.colour}/0"},
-        "hoverinfo": "skip",
+        **look,
+        "color": f"@{mark.colour}/0.45",
+        "array": high.tolist(),
+        "arrayminus": low.tolist(),
     }
 
 
@@ -153,25 +193,23 @@ def _star(found: Frontier) -> dict[str, Any]:
     x, y = found.base
     return {
         "type": "scatter",
-        "mode": "markers+text",
+        "mode": "markers",
         "x": [x],
         "y": [y],
         "name": "base",
-        "text": ["<b>base</b>"],
-        "textposition": "bottom center",
-        "textfont": {"color": "@grey", "size": 13},
         "marker": {"symbol": "star", "color": "@grey", "size": 16},
         "hovertemplate": f"Pass@1 %{{x:.1%}}, Pass@{found.k} %{{y:.1%}}<extra>base</extra>",
         "cliponaxis": False,
     }
 
 
-def _room(found: Frontier) -> list[float]:
-    """The axis of Pass@1, with room for names at the ends of paths."""
-    low = min(x for s in found.standings for x, _ in [found.base, *s.points])
-    high = max(s.reach for s in found.standings)
-    wide = high - low or 0.01
-    return [low - 0.06 * wide, high + 0.14 * wide]
+def _room(found: Frontier, spans: dict[str, np.ndarray]) -> list[list[float]]:
+    """Both axes' ranges: all of the paths and bars, and room for names at the ends of paths."""
+    ends = np.concatenate([span.reshape(-1, 2) for span in spans.values()])
+    low, high = ends.min(0), ends.max(0)
+    wide = np.where(high > low, high - low, 0.01)
+    (left, under), (right, over) = low - (0.05, 0.08) * wide, high + (0.10, 0.08) * wide
+    return [[float(left), float(right)], [float(under), float(over)]]
 
 
 def _level(y: float) -> dict[str, Any]:

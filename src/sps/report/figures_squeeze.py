@@ -49,7 +49,7 @@ def likelihood_figures(study: Study, diagnoses: Diagnoses) -> list[Figure]:
             line(q["step"], q["q50"], "median", colour),
         ]
         if any(v is not None for v in q["kept"]):
-            data.append(line(q["step"], q["kept"], "median of those L2TE kept", "ochre", "dot"))
+            data.append(line(q["step"], q["kept"], "median of those L2TE kept", "ink", "dot"))
         layout = {"xaxis": axis("RL step"), "yaxis": axis("mean log p of a token")}
         title = (
             "Likelihood of rollouts" if len(diagnoses) == 1 else f"Likelihood of rollouts: {name}"

@@ -86,7 +86,7 @@ def _binned(steps: list[int], table: list[list[float]]) -> tuple[list[float], li
 def _irl_marks(study: Study) -> list[dict[str, Any]]:
     """A vertical line at each step after which an IRL phase came."""
     steps = {r["step"] for s in study.subjects for run in s.runs for r in run.of_kind("irl")}
-    look = {"color": "@ochre/0.8", "width": 1.2, "dash": "dot"}
+    look = {"color": "@muted/0.5", "width": 1, "dash": "dot"}
     place = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "layer": "below", "line": look}
     shown = sorted(steps)
     if len(shown) > 60:  # a comb would hide the curves

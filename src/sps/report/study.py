@@ -10,6 +10,13 @@ from typing import Any
 from sps.algo.passk import Counts, paired_rows
 from sps.diagnose.questions import pass_curve, seeds_diversity
 from sps.diagnose.read import Evaluation, RunFolder, read_run
+from sps.diagnose.recorded import (
+    Recorded,
+    compared_counts,
+    compared_runs,
+    listed_runs,
+    read_results,
+)
 from sps.errors import UserError
 from sps.report.style import spelled
 from sps.run.folder import RECIPE, RESULT, RESULTS, find_runs
@@ -43,8 +50,12 @@ class Study:
     wall_seconds: float | None = None
 
     def trained(self) -> list[Subject]:
-        """The subjects that have runs of their own with training records."""
-        return [s for s in self.subjects if any(r.of_kind("rl") for r in s.runs)]
+        """The subjects that have runs of their own, with training records or validations."""
+        return [
+            s
+            for s in self.subjects
+            if any(r.of_kind("rl") or r.split("validation") for r in s.runs)
+        ]
 
     def scored(self) -> list[Subject]:
         """The subjects that have a Pass@k curve."""
@@ -66,16 +77,18 @@ class Study:
         return max(both) if both else None
 
 
-def load_study(folders: Sequence[Path]) -> Study:
-    """Read run folders and comparison folders; only a path that is not there at all is an error."""
-    if not folders:
+def load_study(places: Sequence[Path]) -> Study:
+    """Read folders of runs and comparisons, and files of results; only a path that is not there at
+    all, or a file that holds no results, is an error."""
+    if not places:
         raise UserError("give at least one run folder or comparison folder to report on")
-    for folder in folders:
-        if not Path(folder).is_dir():
+    for place in places:
+        if not Path(place).exists():
             raise UserError(
-                f"{folder}: there is no such folder; give the folder of a run (--out of train)"
+                f"{place}: there is no such folder or file; give the folder of a run (--out of "
+                "train), or a file of results"
             )
-    parts = [_load(Path(folder)) for folder in folders]
+    parts = [_load(Path(place)) for place in places]
     return spell(parts[0] if len(parts) == 1 else _join(parts))
 
 
@@ -94,6 +107,12 @@ def spell(study: Study) -> Study:
 
 
 def _load(folder: Path) -> Study:
+    if folder.suffix == ".jsonl":
+        runs = listed_runs(folder)
+        return Study(folder.stem, [Subject(*one) for one in runs.items()], [], [], comparison=True)
+    if not folder.is_dir():
+        results = read_results(folder)
+        return _comparison(folder.parent / folder.stem, results, compared_runs(folder, results))
     path = folder / RESULTS
     if path.is_file():
         try:
@@ -114,12 +133,15 @@ def _single(folder: Path) -> Study:
     return Study(run.name, [subject], [], [], comparison=False)
 
 
-def _comparison(folder: Path, results: dict[str, Any]) -> Study:
+def _comparison(folder: Path, results: dict[str, Any], recorded: Recorded | None = None) -> Study:
+    """A finished comparison; of one whose folder is not at hand, what its results recorded."""
     missing: list[tuple[str, str]] = []
-    counts = _all_counts(folder)
+    counts = _all_counts(folder) if recorded is None else {}
     subjects = []
     for name, scores in results["methods"].items():
-        subject = Subject(name, _runs(folder, name), counts=counts.get(name, []), facts=scores)
+        runs = _runs(folder, name) if recorded is None else recorded.get(name, [])
+        own = counts.get(name) or compared_counts(scores)
+        subject = Subject(name, runs, counts=own, facts=scores)
         try:
             curve = scores["pass_at_k"]
             subject.curve = {int(k): [float(x) for x in v] for k, v in curve.items()}
