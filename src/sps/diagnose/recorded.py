@@ -14,6 +14,7 @@ from sps.errors import UserError
 from sps.run.reading import read_json, read_text
 
 Recorded = dict[str, list[RunFolder]]  # of each method, one a seed
+Means = dict[int, dict[int, float]]  # Pass@k by step and k
 
 
 def read_results(path: Path) -> dict[str, Any]:
@@ -54,6 +55,18 @@ def compared_counts(scores: Mapping[str, Any]) -> list[Counts]:
         return [(_named(_numbers(line)), int(scores["n"])) for line in scores.get("correct", ())]
     except (KeyError, TypeError, ValueError, AttributeError):
         return []
+
+
+def compared_means(results: Mapping[str, Any], method: str) -> Means:
+    """Pass@k of a method's validations, where a file has `validation`: means without counts."""
+    try:
+        steps = results.get("validation", {}).get(method, {})
+        return {
+            int(step): {int(k): float(value[0]) for k, value in curve.items()}
+            for step, curve in steps.items()
+        }
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        return {}
 
 
 def listed_runs(path: Path) -> Recorded:

@@ -11,8 +11,10 @@ from sps.algo.passk import Counts, paired_rows
 from sps.diagnose.questions import pass_curve, seeds_diversity
 from sps.diagnose.read import Evaluation, RunFolder, read_run
 from sps.diagnose.recorded import (
+    Means,
     Recorded,
     compared_counts,
+    compared_means,
     compared_runs,
     listed_runs,
     read_results,
@@ -32,6 +34,7 @@ class Subject:
     curve: dict[int, list[float]] = field(default_factory=dict)  # k -> mean, low, high
     counts: list[Counts] = field(default_factory=list)  # one a seed
     facts: dict[str, Any] = field(default_factory=dict)  # seeds, diversity, log-probabilities
+    means: Means = field(default_factory=dict)  # of validations whose counts were not kept
 
     def is_base(self) -> bool:
         """Whether it is the untrained policy of a comparison."""
@@ -142,6 +145,7 @@ def _comparison(folder: Path, results: dict[str, Any], recorded: Recorded | None
         runs = _runs(folder, name) if recorded is None else recorded.get(name, [])
         own = counts.get(name) or compared_counts(scores)
         subject = Subject(name, runs, counts=own, facts=scores)
+        subject.means = compared_means(results, name) if recorded is not None else {}
         try:
             curve = scores["pass_at_k"]
             subject.curve = {int(k): [float(x) for x in v] for k, v in curve.items()}

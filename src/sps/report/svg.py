@@ -16,10 +16,7 @@ FONT = "Helvetica, Arial, 'Liberation Sans', sans-serif"
 _DASHES = {"dash": "7 4", "dot": "2 3", "dashdot": "7 3 2 3", "longdash": "12 4",
            "longdashdot": "12 4 2 4"}  # fmt: skip
 # Width of a character in ems: no font is at hand to ask, and files must not depend on one.
-_WIDTHS: dict[str, float] = dict.fromkeys(" .,:;'!|ijltfI()[]/-", 0.28) | dict.fromkeys(
-    "mwMW@%+=<>", 0.86
-)
-_CAPITAL, _OTHER = 0.69, 0.56
+_NARROW, _BROAD = " .,:;'!|ijltfI()[]/-", "mwMW@%+=<>"
 _BOLD = re.compile(r"(<b>.*?</b>)")
 Point = tuple[float, float]
 
@@ -27,7 +24,10 @@ Point = tuple[float, float]
 def width_of(text: str, size: float) -> float:
     """About how many pixels a text takes; tags take none."""
     plain = re.sub(r"</?b>", "", text)
-    widths = (_WIDTHS.get(c, _CAPITAL if c.isupper() else _OTHER) for c in plain)
+    widths = (
+        0.28 if c in _NARROW else 0.86 if c in _BROAD else 0.69 if c.isupper() else 0.56
+        for c in plain
+    )
     return size * sum(widths) * (1.06 if "<b>" in text else 1.0)
 
 
