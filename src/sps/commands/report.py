@@ -9,6 +9,7 @@ from typing import Any
 
 from sps.errors import UserError
 from sps.report.blocks import clean
+from sps.report.style import spelled
 from sps.run.folder import CHECKPOINTS, EVALS, RECIPE, RECORD, RESULTS, ROLLOUTS, find_runs
 
 _OF_A_RUN = (RECIPE, RECORD, EVALS, ROLLOUTS, CHECKPOINTS)
@@ -97,7 +98,7 @@ def _check_folder(folder: Path, comparisons: bool) -> None:
 
 
 def _gist(found: dict[str, Any]) -> list[str]:
-    lines = [str(found["name"])]
+    lines = [spelled(str(found["name"]))]
     for e in found["evaluations"] or []:
         ks = sorted(e["pass_at_k"], key=int)
         cells = [

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sps.commands.frontier import frontier_lines
+from sps.commands.frontier import difference_lines, frontier_lines
 from sps.diagnose.frontier import validation_paths
 from sps.diagnose.read import Evaluation, RunFolder
 from sps.report.content import sections
@@ -87,8 +87,21 @@ def test_lines_say_the_numbers_and_the_verdict():
     assert said[2].split()[:3] == ["GRPO", "50.0", "37.5"]
     assert said[3].split()[:2] == ["SPS", "56.2"]
     # Half the range, where it is 1/4 on average.
-    assert re.match(r"  At equal Pass@1, SPS .* GRPO.* \(?\+12.5 points \[", said[4])
-    assert said[5] == "  Left out: odd: not every seed has been validated yet"
+    assert said[4] == "  at equal Pass@1, in points of Pass@4:"
+    assert re.fullmatch(r"   SPS against GRPO  \+12.5 \[.*\]  (tied|above)", said[5])
+    assert said[6] == "  Left out: odd: not every seed has been validated yet"
+    assert max(map(len, said)) <= 80
+
+
+def test_differences_stand_under_each_other():
+    rows = [
+        ("SPS against GRPO", 8.34, -60.1, 76.7, "tied"),
+        ("x against GRPO", -10, -12, -8, "below"),
+    ]
+    assert difference_lines(rows) == [
+        "SPS against GRPO   +8.3 [-60.1, +76.7]  tied",
+        "x against GRPO    -10.0 [-12.0, -8.0]   below",
+    ]
 
 
 def test_without_test_scores_the_report_opens_with_the_verdict_of_the_frontier():
