@@ -9,7 +9,7 @@ import argparse
 import shutil
 from pathlib import Path
 
-WIDTH, HEIGHT = 1120, 1206
+WIDTH, HEIGHT = 1120, 1192
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
 

@@ -2,6 +2,8 @@
 
 import shutil
 import threading
+from itertools import combinations
+from pathlib import Path
 
 import pytest
 from made_folders import make_comparison, make_run
@@ -211,8 +213,31 @@ def test_tool_bar_of_a_figure_shows_on_hover_and_covers_no_legend(browser, compa
             for part in ("modebar", "legend")
         )
         assert bar["y"] + bar["height"] <= legend["y"] + 1
+        buttons = page.locator("#figure-passk .modebar-btn")
+        named = buttons.evaluate_all("all => all.map(b => b.dataset.title)")
+        assert "Download plot" in named
+        assert not any("hare" in name or "loud" in name for name in named)  # nothing is uploaded
         box = page.locator("#figure-passk .modebar-group").first
         assert box.evaluate("b => getComputedStyle(b).backgroundColor") == "rgba(0, 0, 0, 0)"
+
+
+def test_names_in_the_frontier_are_whole_and_apart(browser, tmp_path):
+    results = Path(__file__).parents[2] / "bench" / "results" / "bed_embedded.jsonl"
+    path = write_report([results], tmp_path / "report.html")
+    for wide in (1280, 390):
+        with Opened(browser, path, viewport={"width": wide, "height": 900}) as (page, complaints):
+            page.locator("#figure-frontier").scroll_into_view_if_needed()
+            page.wait_for_selector("#figure-frontier .annotation-text")
+            boxes = page.locator("#figure-frontier .annotation-text").evaluate_all(
+                "all => all.map(t => t.getBoundingClientRect().toJSON())"
+            )
+            assert len(boxes) == 6  # five methods and the base
+            assert all(box["left"] >= 0 and box["right"] <= wide for box in boxes), wide
+            if wide > 1000:
+                for a, b in combinations(boxes, 2):
+                    beside = a["right"] <= b["left"] or b["right"] <= a["left"]
+                    assert beside or a["bottom"] <= b["top"] or b["bottom"] <= a["top"]
+            assert complaints == []
 
 
 def test_tables_copy_as_csv_and_latex(browser, comparison):

@@ -148,7 +148,13 @@ def _area(sheet: Sheet, traces: list[Trace], layout: dict, top: float) -> _Area:
             titled = titled or bool(_title(axis))
     room = max((width_of(text, _SMALL) for text in texts), default=0)
     bottom = sheet.height - (44 if _title(layout.get("xaxis", {})) else 28)
+    bottom -= 20 * bool(_key(layout))
     return _Area(_EDGE + room + 8 + 20 * titled, sheet.width - _EDGE - 6, top, bottom)
+
+
+def _key(layout: dict) -> str:
+    """How marks are read, where a figure says so."""
+    return layout.get("meta", {}).get("key", "")
 
 
 def _count(scale: Scale) -> int:
@@ -166,7 +172,7 @@ def _grid(sheet: Sheet, layout: dict, axis: dict, x: Scale, y: Scale, last: bool
     for value, text in ticks(across, x, max(2, round((right - left) / 70))):
         at = x.at(value)
         if left - 0.5 <= at <= right + 0.5:
-            if y.kind == "category" or x.kind != "category":
+            if across.get("showgrid", True):
                 sheet.line([(at, top), (at, bottom)], "@grid")
             if last:
                 sheet.text((at, bottom + 13), escape(text), "@muted", _SMALL, "middle")
@@ -181,6 +187,8 @@ def _grid(sheet: Sheet, layout: dict, axis: dict, x: Scale, y: Scale, last: bool
             sheet.line(ends, colour)
     if last and _title(across):
         sheet.text(((left + right) / 2, bottom + 33), _title(across), "@muted", _NORMAL, "middle")
+    if last and _key(layout):
+        sheet.text(((left + right) / 2, bottom + 54), _key(layout), "@muted", _SMALL, "middle")
     if _title(axis):
         middle = (_EDGE + 2, (top + bottom) / 2)
         sheet.text(middle, _title(axis), "@muted", _NORMAL, "middle", turn=True)

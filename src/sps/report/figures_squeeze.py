@@ -78,6 +78,7 @@ def moved_figure(study: Study, diagnoses: Diagnoses) -> Figure | None:
     if not data:
         return None
     layout = {
+        "xaxis": axis(showgrid=False),
         "yaxis": axis("points of probability", zeroline=True),
         "showlegend": len(data) > 1,
     }

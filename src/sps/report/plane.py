@@ -42,10 +42,8 @@ def draw_lines(
         "showlegend": False,
         "hovermode": "closest",
         "shapes": [_level(base[1])],
-        "annotations": [
-            *(_label(name, ends[name][-1], spots[name], colours[name]) for name in ends),
-            _small_print(_key(lines, seeds)),
-        ],
+        "annotations": [_label(n, ends[n][-1], spots[n], colours[n]) for n in ends],
+        "meta": {"key": _key(lines, seeds)},  # for a file, which has no text beside it
     }
     return [*data, _star(base, k)], layout
 
@@ -139,13 +137,6 @@ def _label(name: str, at: Point, spot: Spot, colour: str) -> dict[str, Any]:
         "arrowhead": 0,
         "font": {"color": colour, "size": NAME_SIZE},
     }
-
-
-def _small_print(text: str) -> dict[str, Any]:
-    """In the corner that paths leave empty: they lead to the right, and downwards."""
-    place = {"xref": "paper", "x": 0.01, "xanchor": "left", "yref": "paper", "y": 0.01}
-    font = {"color": "@muted", "size": 11.5}
-    return {**place, "yanchor": "bottom", "text": text, "showarrow": False, "font": font}
 
 
 def _level(y: float) -> dict[str, Any]:

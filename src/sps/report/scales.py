@@ -60,21 +60,20 @@ def ticks(axis: dict[str, Any], scale: Scale, count: int) -> list[Tick]:
     if scale.kind == "category":
         return [(name, name) for name in scale.names]
     if scale.kind == "log":
-        return _log_ticks(scale, count)
+        return log_ticks(scale.low, scale.high, count)
     step = _round_step((scale.high - scale.low) / count)
     first, last = math.ceil(scale.low / step - 1e-6), math.floor(scale.high / step + 1e-6)
     percent = str(axis.get("tickformat", "")).endswith("%")
     return [(i * step, _label(i * step, step, percent)) for i in range(first, last + 1)]
 
 
-def _log_ticks(scale: Scale, count: int) -> list[Tick]:
-    span = scale.high - scale.low
-    stride = max(1, math.ceil(span / count))
-    decades = range(math.floor(scale.low), math.ceil(scale.high) + 1)
-    mantissas = (1, 2, 5) if span < _FEW else (1,)
+def log_ticks(low: float, high: float, count: int) -> list[Tick]:
+    """Powers of ten between two decades; where these are few, twice and five times them, too."""
+    stride = max(1, math.ceil((high - low) / count))
+    decades = range(math.floor(low), math.ceil(high) + 1)
+    mantissas = (1, 2, 5) if high - low < _FEW else (1,)
     values = [m * 10.0**d for d in decades if d % stride == 0 for m in mantissas]
-    inside = [v for v in values if scale.low <= math.log10(v) <= scale.high]
-    return [(v, f"{v:g}") for v in inside]
+    return [(v, f"{v:g}") for v in values if low <= math.log10(v) <= high]
 
 
 def _round_step(least: float) -> float:

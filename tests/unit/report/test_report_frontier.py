@@ -122,13 +122,12 @@ def test_figure_has_the_paths_the_base_and_names_at_the_ends():
     low, high = figure.layout["xaxis"]["range"]
     assert low < 1 / 4
     assert high > 9 / 16
-    *names, print_ = figure.layout["annotations"]
-    assert {n["text"]: (n["x"], n["y"]) for n in names} == {
+    assert {n["text"]: (n["x"], n["y"]) for n in figure.layout["annotations"]} == {
         "<b>grpo</b>": (lines["grpo"]["x"][-1], lines["grpo"]["y"][-1]),
         "<b>sps</b>": (lines["sps"]["x"][-1], lines["sps"]["y"][-1]),
         "<b>base</b>": (1 / 4, 1),
     }
-    assert print_["text"] == "a mark every 10 steps, to step 20; bars span 2 seeds"
+    assert figure.layout["meta"]["key"] == "a mark every 10 steps, to step 20; bars span 2 seeds"
     assert "tied" in figure.note or "higher Pass@4" in figure.note
     assert [(w, t.partition(":")[0]) for w, t in made.missing] == [("frontier", "odd")]
     rows = {row[0]: row for row in table.rows}
@@ -151,8 +150,8 @@ def test_bars_span_the_seeds():
 def test_one_method_has_nothing_to_subtract_and_one_seed_no_bars():
     figure, table = frontier_blocks(study(a=[run((10, 3, 0), (30, 2, 2))]))
     assert len(table.columns) == len(table.rows[0]) == 4
-    assert "bars" not in figure.layout["annotations"][-1]["text"].lower()
-    assert "at each validation" in figure.layout["annotations"][-1]["text"]  # 10 steps, then 20
+    # After 10 steps, then after 20 more.
+    assert figure.layout["meta"]["key"] == "a mark at each validation, to step 30"
     assert "Bars" not in figure.note
 
 

@@ -210,7 +210,21 @@ def test_results_without_their_runs_are_drawn_alike(tmp_path):
 def test_a_page_of_results_alone_stands_beside_them(tmp_path):
     _, compared = results(tmp_path)
     assert run_report([compared]) == str(tmp_path / "compared.html")
-    assert "memory without RL" in (tmp_path / "compared.html").read_text()
+    page = (tmp_path / "compared.html").read_text()
+    assert "memory without RL" in page
+    assert "<dt>seeds</dt><dd>2</dd>" in page
+    assert "<dt>model</dt>" not in page  # nobody knows
+
+
+def test_results_that_kept_means_alone_are_drawn_too(tmp_path):
+    curves = {"0": {"1": [0.2, 0, 1], "4": [0.9, 0, 1]}, "50": {"1": [0.4, 0, 1], "4": [0.6, 0, 1]}}
+    compared = {"methods": {"grpo": {"seeds": 3}}, "validation": {"grpo": curves}}
+    (tmp_path / "old.json").write_text(json.dumps(compared))
+    run_report([tmp_path / "old.json"], svg=tmp_path / "old.svg")
+    drawn = Drawn((tmp_path / "old.svg").read_text())
+    ((x, y),) = drawn.marks()  # the base is a star
+    assert (x, y) == (pytest.approx(0.4, abs=0.003), pytest.approx(0.6, abs=0.003))
+    assert "a mark every 50 steps, to step 50" in drawn.texts
 
 
 @pytest.mark.parametrize(
