@@ -1,6 +1,9 @@
 """The report in a real browser: nothing fails, nothing hostile runs, and it stays quick."""
 
 import shutil
+import struct
+import subprocess
+import sys
 import threading
 from itertools import combinations
 from pathlib import Path
@@ -238,6 +241,15 @@ def test_names_in_the_frontier_are_whole_and_apart(browser, tmp_path):
                     beside = a["right"] <= b["left"] or b["right"] <= a["left"]
                     assert beside or a["bottom"] <= b["top"] or b["bottom"] <= a["top"]
             assert complaints == []
+
+
+def test_the_screenshot_shows_the_first_figure(comparison, tmp_path):
+    out = tmp_path / "report.png"
+    asked = [sys.executable, "-m", "bench.screenshot", comparison, out]
+    subprocess.run(asked, cwd=Path(__file__).parents[2], check=True)
+    width, height = struct.unpack(">II", out.read_bytes()[16:24])
+    assert (width, height) == (1120, 1192)
+    assert out.stat().st_size > 30_000  # an empty page has 10,000
 
 
 def test_tables_copy_as_csv_and_latex(browser, comparison):

@@ -2,9 +2,12 @@
 
 import re
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from made_folders import make_run
 
 from sps.commands.report import run_report
 
@@ -47,6 +50,19 @@ def test_pictures_of_a_page_are_there(page):
     for text, name in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", page.read_text()):
         assert (page.parent / name).is_file(), name
         assert text, f"{name}: say what it shows"
+
+
+def test_what_is_kept_of_a_run_draws_as_the_run_does(tmp_path):
+    run = make_run(tmp_path / "run")
+    asked = [sys.executable, "-m", "bench.slim", run, tmp_path / "kept"]
+    subprocess.run(asked, cwd=ROOT, check=True)
+    for place in ("run", "kept"):
+        run_report([tmp_path / place], svg=tmp_path / f"{place}-plots")
+    # Numbers have four digits, so a line may lie a tenth of a pixel off.
+    whole, kept = ({p.name: p.read_text().count("<") for p in files(tmp_path / f"{place}-plots")}
+                   for place in ("run", "kept"))  # fmt: skip
+    assert {*whole} - {*kept} == {"likelihood-0.svg"}  # of rollouts
+    assert kept.items() <= whole.items()
 
 
 def test_the_readme_opens_with_the_frontier():

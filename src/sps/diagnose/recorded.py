@@ -15,6 +15,17 @@ from sps.run.reading import read_json, read_text
 
 Recorded = dict[str, list[RunFolder]]  # of each method, one a seed
 Means = dict[int, dict[int, float]]  # Pass@k by step and k
+_MOST = 10**6  # samples a question
+# Of a file that is JSON but not what it should be.
+_WRONG = (
+    KeyError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    IndexError,
+    OverflowError,
+    RecursionError,
+)
 
 
 def read_results(path: Path) -> dict[str, Any]:
@@ -45,15 +56,16 @@ def compared_runs(path: Path, results: Mapping[str, Any]) -> Recorded:
             ]
             for name, one in found["methods"].items()
         }
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except _WRONG as error:
         raise UserError(f"{path}: its `frontier` cannot be read ({error!r})") from None
 
 
 def compared_counts(scores: Mapping[str, Any]) -> list[Counts]:
     """Right samples of each test question of a method, by seed; none where they were not kept."""
     try:
-        return [(_named(_numbers(line)), int(scores["n"])) for line in scores.get("correct", ())]
-    except (KeyError, TypeError, ValueError, AttributeError):
+        n = int(scores["n"])
+        return [(_checked(_numbers(line), n), n) for line in scores.get("correct", ())]
+    except _WRONG:
         return []
 
 
@@ -65,7 +77,7 @@ def compared_means(results: Mapping[str, Any], method: str) -> Means:
             int(step): {int(k): float(value[0]) for k, value in curve.items()}
             for step, curve in steps.items()
         }
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+    except _WRONG:
         return {}
 
 
@@ -83,7 +95,7 @@ def listed_runs(path: Path) -> Recorded:
             key = str(told["method"]), int(told["seed"])
             steps = {int(step): counts for step, counts in told["right"].items()}
             run = _run(path, key[0], int(told.get("n", 0)), steps)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except _WRONG as error:
             raise UserError(
                 f"{path}, line {i}: no run's results ({error!r}); a line has method, seed, n, and "
                 "`right`, the right samples of each question by step"
@@ -99,10 +111,8 @@ def listed_runs(path: Path) -> Recorded:
 def _run(path: Path, name: str, n: int, steps: Mapping[int, Sequence[int]]) -> RunFolder:
     validated = []
     for step, counts in sorted(steps.items()):
-        if n < 1 or not all(isinstance(c, int) and 0 <= c <= n for c in counts):
-            raise ValueError(f"step {step}: counts are not from 0 to n = {n}")
         title = f"validation-{step:06d}"
-        validated.append(Evaluation(title, "validation", step, n, _named(counts), {}))
+        validated.append(Evaluation(title, "validation", step, n, _checked(counts, n), {}))
     return RunFolder(path / name, name, evaluations=validated)
 
 
@@ -110,5 +120,10 @@ def _numbers(line: str) -> list[int]:
     return [int(count) for count in line.split()]
 
 
-def _named(counts: Sequence[int]) -> dict[str, int]:
+def _checked(counts: Sequence[int], n: int) -> dict[str, int]:
+    """Right samples by question, which is known by its place."""
+    if not 1 <= n <= _MOST:
+        raise ValueError(f"n = {n} samples a question")
+    if not counts or not all(isinstance(c, int) and 0 <= c <= n for c in counts):
+        raise ValueError(f"right samples of a question are not from 0 to n = {n}")
     return {str(i): count for i, count in enumerate(counts)}

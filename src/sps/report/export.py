@@ -19,10 +19,18 @@ def export_figures(sections: Sequence[Section], place: Path) -> list[Path]:
     paths = [place / f"{re.sub(r'[^a-z0-9-]+', '-', figure.id)}.svg" for figure in figures]
     if place.suffix == ".svg":
         figures, paths = figures[:1], [place]
+    drawn = [_drawn(figure) for figure in figures]
     try:
-        for figure, path in zip(figures, paths, strict=True):
+        for text, path in zip(drawn, paths, strict=True):
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(draw(figure), encoding="utf-8")
+            path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"{place}: cannot write the plots ({error.strerror})") from None
     return paths
+
+
+def _drawn(figure: Figure) -> str:
+    try:
+        return draw(figure)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+        raise UserError(f"{figure.title}: cannot be drawn as SVG ({error!r})") from None

@@ -147,15 +147,23 @@ def _comparison(folder: Path, results: dict[str, Any], recorded: Recorded | None
         subject = Subject(name, runs, counts=own, facts=scores)
         subject.means = compared_means(results, name) if recorded is not None else {}
         try:
-            curve = scores["pass_at_k"]
-            subject.curve = {int(k): [float(x) for x in v] for k, v in curve.items()}
-        except (KeyError, TypeError, ValueError):
+            subject.curve = _curve(scores["pass_at_k"])
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             missing.append((name, "results.json has no Pass@k"))
             subject.facts = {}
         subjects.append(subject)
-    pairs = [p for p in results.get("paired") or [] if _whole_pair(p)]
-    wall = results.get("wall_seconds")
+    told = results.get("paired")
+    pairs = [p for p in told if _whole_pair(p)] if isinstance(told, list) else []
+    took = results.get("wall_seconds")
+    wall = took if isinstance(took, int | float) else None
     return Study(folder.name, subjects, pairs, missing, comparison=True, wall_seconds=wall)
+
+
+def _curve(told: dict[str, Any]) -> dict[int, list[float]]:
+    curve = {int(k): [float(x) for x in v] for k, v in told.items()}
+    if not all(len(v) == 3 and all(0 <= x <= 1 for x in v) for v in curve.values()):
+        raise ValueError("no mean with its interval")
+    return curve
 
 
 def _unfinished(folder: Path) -> Study:
@@ -246,6 +254,8 @@ def _all_counts(folder: Path) -> dict[str, list[Counts]]:
 
 def _whole_pair(row: Any) -> bool:
     try:
-        return len(row["delta"]) == 3 and bool(row["a"]) and bool(row["b"]) and int(row["k"]) > 0
+        words = all(isinstance(row[name], str) and row[name] for name in ("a", "b", "verdict"))
+        numbers = len(row["delta"]) == 3 and all(isinstance(v, int | float) for v in row["delta"])
+        return words and numbers and isinstance(row["k"], int) and row["k"] > 0
     except (KeyError, TypeError, ValueError):
         return False

@@ -109,6 +109,17 @@ def test_without_test_scores_the_report_opens_with_the_verdict_of_the_frontier()
     assert re.match(r"At equal Pass@1, sps .* grpo.* \(?\+12.5 points \[", sentence)
 
 
+def test_with_test_scores_the_report_opens_with_what_its_table_shows():
+    made = study(grpo=GRPO, sps=SPS)
+    for subject in made.subjects:
+        subject.curve = {1: [0.5, 0.4, 0.6], 8: [0.9, 0.8, 1.0]}
+    row = {"a": "grpo", "b": "sps", "delta": [0.0, -0.1, 0.1], "verdict": "tied"}
+    made.paired = [row | {"k": k} for k in (1, 8)]
+    sentence, table = summary(made)
+    assert sentence.startswith("sps against grpo: Pass@8 is tied")
+    assert "Pass@8 minus grpo" in table.columns
+
+
 def test_figure_has_the_paths_the_base_and_names_at_the_ends():
     made = study(grpo=GRPO, sps=SPS, odd=[run((10, 1, 1), n=8)] * 2)
     figure, table = frontier_blocks(made)

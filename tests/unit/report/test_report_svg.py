@@ -10,8 +10,9 @@ from made_folders import make_comparison, make_run
 
 from sps.commands.report import run_report
 from sps.errors import UserError
-from sps.report.blocks import Figure, axis, band, line, percent_axis
+from sps.report.blocks import Figure, Section, axis, band, line, percent_axis
 from sps.report.draw import draw
+from sps.report.export import export_figures
 from sps.report.style import DARK
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -232,6 +233,7 @@ def test_results_that_kept_means_alone_are_drawn_too(tmp_path):
     [
         ("a.jsonl", '{"method": "a"}\n', "a.jsonl, line 1: no run's results .KeyError.'seed'"),
         ("a.jsonl", '{"method": "a", "seed": 0, "n": 2, "right": {"0": [3]}}', "not from 0 to n"),
+        ("a.jsonl", '{"method": "a", "seed": 0, "n": 1e300, "right": {"0": [3]}}', "n = 1"),
         ("a.jsonl", "{", "a.jsonl, line 1"),
         ("a.jsonl", "", "holds no line"),
         ("a.json", "{}", "a.json: no results of sps compare .it has no `methods`"),
@@ -245,6 +247,12 @@ def test_files_that_hold_no_results_are_the_users_error(tmp_path, name, text, sa
     with pytest.raises(UserError, match=said):
         run_report([tmp_path / name], svg=tmp_path / "x.svg")
     assert not (tmp_path / "x.svg").exists()
+
+
+def test_a_figure_in_words_that_are_not_known_here_is_named(tmp_path):
+    strange = figure([{"type": "heatmap", "x": [1], "y": [1]}])
+    with pytest.raises(UserError, match="A title: cannot be drawn as SVG"):
+        export_figures([Section("s", "", "", [strange])], tmp_path / "x.svg")
 
 
 def test_a_place_that_cannot_be_written_is_the_users_error(tmp_path):
