@@ -42,7 +42,7 @@ def frontier_lines(found: dict[str, Any]) -> list[str]:
         rows.append((pair, *(100 * value for value in gap["mean"]), gap["verdict"]))
     if rows:
         lines.append(f"  at equal Pass@1, in points of Pass@{k}:")
-        lines += [f"  {line}" for line in difference_lines(rows)]
+        lines += [f"    {line}" for line in difference_lines(rows)]
     if len(found["gaps"]) > 1:
         lines.append(f"  The {len(found['gaps'])} intervals hold at the same time.")
     return lines + [f"  Left out: {text}" for text in found["left_out"]]

@@ -120,6 +120,7 @@ def _forest(id: str, a: str, rows: list[dict[str, Any]], top: int) -> Figure:
         "xaxis": axis(f"difference to {escape(a)}, points", zeroline=True, zerolinecolor="@muted"),
         "yaxis": {"categoryorder": "array", "categoryarray": labels[::-1], "automargin": True},
         "hovermode": "closest",
+        "showlegend": True,
     }
     note = (
         f"Each method minus {a}, question by question, so that hard and easy questions cancel out. "

@@ -88,7 +88,7 @@ def test_lines_say_the_numbers_and_the_verdict():
     assert said[3].split()[:2] == ["SPS", "56.2"]
     # Half the range, where it is 1/4 on average.
     assert said[4] == "  at equal Pass@1, in points of Pass@4:"
-    assert re.fullmatch(r"   SPS against GRPO  \+12.5 \[.*\]  (tied|above)", said[5])
+    assert re.fullmatch(r"     SPS against GRPO  \+12.5 \[.*\]  (tied|above)", said[5])
     assert said[6] == "  Left out: odd: not every seed has been validated yet"
     assert max(map(len, said)) <= 80
 
