@@ -354,7 +354,7 @@ def changed(draw, tree):
 
 @pytest.mark.parametrize("suffix", RESULTS)
 @given(data=st.data())
-@examples()
+@examples(0.4)
 def test_any_file_of_results_is_drawn_or_an_error(place, suffix, data):
     path = place / f"results{suffix}"
     text = json.dumps(data.draw(changed(RESULTS[suffix])))

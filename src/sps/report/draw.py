@@ -38,23 +38,20 @@ def draw(figure: Figure) -> str:
     traces = [_stacked(clean(trace), figure.data) for trace in figure.data]
     top = _legend(sheet, traces, layout)
     area = _area(sheet, traces, layout, top)
-    upright = [f"y{key.removeprefix('yaxis')}" for key in layout if key.startswith("yaxis")] or [
-        "y"
-    ]
-    for name in sorted(upright):
-        _panel(sheet, traces, layout, area, name, last=name == sorted(upright)[-1])
+    panels = sorted(key for key in layout if key.startswith("yaxis")) or ["yaxis"]
+    for key in panels:
+        _panel(sheet, traces, layout, area, key, last=key == panels[-1])
     return sheet.file()
 
 
 def _panel(
-    sheet: Sheet, traces: list[Trace], layout: dict, area: _Area, name: str, last: bool
+    sheet: Sheet, traces: list[Trace], layout: dict, area: _Area, key: str, last: bool
 ) -> None:
     """One pair of axes with what is drawn in it."""
-    own = [t for t in traces if t.get("yaxis", "y") == name]
-    key = name.replace("y", "yaxis")
+    own, axis = _of_axis(traces, key), layout.get(key, {})
     x = _x_scale(traces, layout, area)
-    y = _y_scale(own, layout.get(key, {}), area)
-    _grid(sheet, layout, layout.get(key, {}), x, y, last)
+    y = _y_scale(own, axis, area)
+    _grid(sheet, layout, axis, x, y, last)
     for shape in layout.get("shapes", ()):
         sheet.line(_shape(shape, x, y), shape["line"]["color"], shape["line"]["width"],
                    shape["line"]["dash"])  # fmt: skip
@@ -66,6 +63,11 @@ def _panel(
             _scatter(sheet, trace, x, y)
     for note in layout.get("annotations", ()):
         _annotation(sheet, note, x, y)
+
+
+def _of_axis(traces: list[Trace], key: str) -> list[Trace]:
+    """Traces name their axis 'y2' where the layout has 'yaxis2'."""
+    return [t for t in traces if t.get("yaxis", "y") == key.replace("axis", "")]
 
 
 def _x_scale(traces: list[Trace], layout: dict, area: _Area) -> Scale:
@@ -142,8 +144,7 @@ def _area(sheet: Sheet, traces: list[Trace], layout: dict, top: float) -> _Area:
     texts, titled = [], False
     for key, axis in layout.items():
         if key.startswith("yaxis"):
-            own = [t for t in traces if t.get("yaxis", "y") == key.replace("yaxis", "y")]
-            scale = _y_scale(own, axis, whole)
+            scale = _y_scale(_of_axis(traces, key), axis, whole)
             texts += [text for _, text in ticks(axis, scale, _count(scale))]
             titled = titled or bool(_title(axis))
     room = max((width_of(text, _SMALL) for text in texts), default=0)

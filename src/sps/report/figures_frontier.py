@@ -10,10 +10,10 @@ from sps.algo.frontier import QUANTILES, Frontier, Gap, Standing
 from sps.algo.passk import pass_at_k
 from sps.diagnose.frontier import Paths, validation_paths
 from sps.report.blocks import Cell, Figure, Table, percent, points
-from sps.report.names import Point
 from sps.report.plane import Line, draw_lines
 from sps.report.study import Study
 from sps.report.style import marks
+from sps.report.svg import Point
 
 
 def frontier_blocks(study: Study) -> list[Figure | Table]:

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from sps.report.svg import width_of
+from sps.report.svg import Point, width_of
 
-Point = tuple[float, float]
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 NAME_SIZE = 13  # of the font
 _PLOT = (670.0, 390.0)  # pixels that places are chosen for

@@ -8,8 +8,9 @@ from itertools import pairwise
 from typing import Any
 
 from sps.report.blocks import axis, escape
-from sps.report.names import NAME_SIZE, Point, Spot, place_names
+from sps.report.names import NAME_SIZE, Spot, place_names
 from sps.report.style import Mark
+from sps.report.svg import Point
 
 
 @dataclass(frozen=True)

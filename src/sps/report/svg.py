@@ -42,7 +42,7 @@ class Sheet:
     def __init__(self, width: int, height: int, title: str):
         self.width, self.height, self.title = width, height, title
         self.parts: list[str] = []
-        self.hatched: dict[str, float] = {}
+        self.hatched: list[str] = []  # colours
 
     def line(self, points: Sequence[Point], colour: str, width: float = 1, dash: str = "") -> None:
         """A line through points."""
@@ -62,7 +62,7 @@ class Sheet:
         (x, y), (wide, tall) = at, size
         paint = _paint("fill", colour)
         if hatch:
-            self.hatched[colour] = 1.0
+            self.hatched.append(colour)
             paint = f' fill="url(#{_hatch_id(colour)})"'
         place = " ".join(
             f'{k}="{number(v)}"'
@@ -115,7 +115,7 @@ class Sheet:
             f'viewBox="0 0 {self.width} {self.height}" font-family="{FONT}" role="img">',
             f"<title>{escape(self.title, quote=False)}</title>",
             f"<style>{_dark_rules()}</style>",
-            *map(_hatch, self.hatched),
+            *map(_hatch, dict.fromkeys(self.hatched)),
             f'<rect {size} rx="6"{_paint("fill", "@paper")}/>',
             *self.parts,
         ]
