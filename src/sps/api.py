@@ -176,9 +176,9 @@ def compare(
 
 def report(folders: Sequence[str | Path] | str | Path, out: str | Path | None = None) -> Path:
     """`sps report`: one HTML file of runs or comparisons; returns where it is."""
-    from sps.commands.report import run_report
+    from sps.commands.report import report_path, run_report
 
     given = [folders] if isinstance(folders, str | Path) else folders
     paths = [Path(folder) for folder in given]
     run_report(paths, Path(out) if out else None)
-    return Path(out) if out else paths[0] / "report.html"
+    return Path(out) if out else report_path(paths[0])

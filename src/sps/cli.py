@@ -236,14 +236,20 @@ def evaluate(
 
 @app.command()
 def report(
-    folders: Annotated[list[Path], typer.Argument(help="Run folders, or a comparison's folder.")],
+    places: Annotated[
+        list[Path],
+        typer.Argument(help="Run folders, a comparison's folder, or a file of its results."),
+    ],
     out: Annotated[Path | None, typer.Option(help="Default: report.html in the first one.")] = None,
-    svg: Annotated[bool, typer.Option("--svg", help="Also write every plot as SVG.")] = False,
+    svg: Annotated[
+        Path | None,
+        typer.Option(help="Plots instead: the first as FILE.svg, or all of them in a folder."),
+    ] = None,
 ) -> None:
-    """One self-contained HTML file of runs or comparisons."""
+    """One self-contained HTML file of runs or comparisons, or their plots as SVG files."""
     from sps.commands.report import run_report
 
-    typer.echo(run_report(folders, out, svg))
+    typer.echo(run_report(places, out, svg))
 
 
 @app.command()

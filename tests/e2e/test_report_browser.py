@@ -1,16 +1,17 @@
 """The report in a real browser: nothing fails, nothing hostile runs, and it stays quick."""
 
 import shutil
+import struct
+import subprocess
+import sys
 import threading
+from itertools import combinations
+from pathlib import Path
 
 import pytest
 from made_folders import make_comparison, make_run
 
-from sps.reporting.blocks import Section
-from sps.reporting.export import export_figures
-from sps.reporting.figures_results import pass_curves
 from sps.reporting.page import write_report
-from sps.reporting.study import load_study
 from sps.reporting.watch import address, make_server
 
 BROWSER = next(
@@ -215,8 +216,40 @@ def test_tool_bar_of_a_figure_shows_on_hover_and_covers_no_legend(browser, compa
             for part in ("modebar", "legend")
         )
         assert bar["y"] + bar["height"] <= legend["y"] + 1
+        buttons = page.locator("#figure-passk .modebar-btn")
+        named = buttons.evaluate_all("all => all.map(b => b.dataset.title)")
+        assert "Download plot" in named
+        assert not any("hare" in name or "loud" in name for name in named)  # nothing is uploaded
         box = page.locator("#figure-passk .modebar-group").first
         assert box.evaluate("b => getComputedStyle(b).backgroundColor") == "rgba(0, 0, 0, 0)"
+
+
+def test_names_in_the_frontier_are_whole_and_apart(browser, tmp_path):
+    results = Path(__file__).parents[2] / "bench" / "results" / "bed_embedded.jsonl"
+    path = write_report([results], tmp_path / "report.html")
+    for wide in (1280, 390):
+        with Opened(browser, path, viewport={"width": wide, "height": 900}) as (page, complaints):
+            page.locator("#figure-frontier").scroll_into_view_if_needed()
+            page.wait_for_selector("#figure-frontier .annotation-text")
+            boxes = page.locator("#figure-frontier .annotation-text").evaluate_all(
+                "all => all.map(t => t.getBoundingClientRect().toJSON())"
+            )
+            assert len(boxes) == 6  # five methods and the base
+            assert all(box["left"] >= 0 and box["right"] <= wide for box in boxes), wide
+            if wide > 1000:
+                for a, b in combinations(boxes, 2):
+                    beside = a["right"] <= b["left"] or b["right"] <= a["left"]
+                    assert beside or a["bottom"] <= b["top"] or b["bottom"] <= a["top"]
+            assert complaints == []
+
+
+def test_the_screenshot_shows_the_first_figure(comparison, tmp_path):
+    out = tmp_path / "report.png"
+    asked = [sys.executable, "-m", "bench.screenshot", comparison, out]
+    subprocess.run(asked, cwd=Path(__file__).parents[2], check=True)
+    width, height = struct.unpack(">II", out.read_bytes()[16:24])
+    assert (width, height) == (1120, 1192)
+    assert out.stat().st_size > 30_000  # an empty page has 10,000
 
 
 def test_tables_copy_as_csv_and_latex(browser, comparison):
@@ -285,14 +318,3 @@ def test_live_page_comes_again_when_the_run_goes_on(browser, tmp_path):
     server.shutdown()
     thread.join()
     server.server_close()
-
-
-def test_plots_as_files(tmp_path):
-    pytest.importorskip("kaleido", reason="the extra [plots] is not installed")
-    study = load_study([make_comparison(tmp_path / "compare")])
-    parts = Section("results", "", "", [pass_curves(study)])
-    paths = export_figures([parts], tmp_path / "plots")
-    assert [p.name for p in paths] == ["passk.svg"]
-    drawn = paths[0].read_text()
-    assert drawn.startswith("<svg")
-    assert "GRPO@3" in drawn

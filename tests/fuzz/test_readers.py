@@ -25,6 +25,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_folders import make_run
 
+from sps.commands.report import run_report
 from sps.config.load import load_recipe, parse_recipe
 from sps.config.recipe import Recipe
 from sps.data.duplicates import drop_duplicates
@@ -322,3 +323,42 @@ def test_a_run_in_which_anything_was_changed_is_diagnosed(place, run_folder, dat
         path.write_bytes(data.draw(damaged(whole)))
     with in_time():
         json.dumps(diagnose(folder))
+
+
+COUNTS = {"0": [1, 1], "10": [2, 1], "20": [4, 0]}
+SCORES = {"pass_at_k": {"1": [0.5, 0.1, 0.9], "4": [1, 0.5, 1]}, "n": 4, "correct": ["2 2"]}
+PATH = {"steps": [10, 20], "correct": [["2 1", "2 1"], ["4 0", "4 2"]]}
+RESULTS = {
+    ".jsonl": {"method": "grpo", "seed": 0, "n": 4, "right": COUNTS},
+    ".json": {
+        "methods": {"base": SCORES, "grpo": SCORES},
+        "paired": [{"a": "base", "b": "grpo", "k": 1, "delta": [0, 0, 0], "verdict": "tied"}],
+        "frontier": {"k": 4, "base": {"correct": "1 1"}, "methods": {"grpo": PATH}},
+        "validation": {"grpo": {"0": {"1": [0.1], "4": [0.2]}, "5": {"1": [0.3], "4": [0.1]}}},
+    },
+}
+
+
+@st.composite
+def changed(draw, tree):
+    """A tree with one of its branches replaced, dropped, or put in another's place."""
+    if not isinstance(tree, dict | list) or not tree or draw(st.integers(0, 4)) == 0:
+        return draw(trees | st.sampled_from([10**30, -1, 1e300, [], {}, "1 1", "9 9 9"]))
+    if isinstance(tree, list):
+        at = draw(st.integers(0, len(tree) - 1))
+        return [*tree[:at], draw(changed(tree[at])), *tree[at + 1 :]]
+    key = draw(st.sampled_from(sorted(tree)))
+    rest = {k: v for k, v in tree.items() if k != key}
+    return rest if draw(st.integers(0, 4)) == 0 else rest | {key: draw(changed(tree[key]))}
+
+
+@pytest.mark.parametrize("suffix", RESULTS)
+@given(data=st.data())
+@examples(0.4)
+def test_any_file_of_results_is_drawn_or_an_error(place, suffix, data):
+    path = place / f"results{suffix}"
+    text = json.dumps(data.draw(changed(RESULTS[suffix])))
+    text = data.draw(damaged(text.encode())) if data.draw(st.booleans()) else text.encode()
+    path.write_bytes(text)
+    with in_time():
+        run_report([path], svg=place / "drawn")

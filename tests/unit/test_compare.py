@@ -112,7 +112,7 @@ def test_names_are_shown_as_people_write_them(capsys):
     assert "\nmemory + SPS  " in shown
     assert "memory + SPS against GRPO " in shown
     assert spelled("dr_grpo keep=2") == "Dr. GRPO keep=2"
-    assert spelled("qwen_grpo @10") == "qwen_GRPO @10"
+    assert spelled("qwen_grpo @10") == "qwen GRPO @10"
 
 
 def test_methods_have_their_diversity_over_seeds_where_each_tells_solutions_apart(capsys):

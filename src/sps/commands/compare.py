@@ -16,7 +16,7 @@ from rich.table import Table
 from sps.algo.diversity import diversity
 from sps.algo.passk import mean_interval, paired_rows
 from sps.commands.doctor import refuse_too_large
-from sps.commands.frontier import frontier_lines, frontier_record
+from sps.commands.frontier import difference_lines, frontier_lines, frontier_record
 from sps.commands.jobs import Job, Summaries, plan, run_jobs
 from sps.commands.methods import by_name, make_extras, sweep_recipe
 from sps.commands.terminal import console, say
@@ -164,18 +164,15 @@ def show_results(results: dict[str, Any]) -> None:
         "paired by question, in points:",
         highlight=False,
     )
+    rows = []
     for row in results["paired"]:
         if str(row["k"]) in ("1", ks[-1]) and (row["a"] == "base") == (
             row["b"] == results["reference"]
         ):
-            mean, low, high = (100 * x for x in row["delta"])
-            a, b = spelled(row["a"]), spelled(row["b"])
-            console.print(
-                f"  {b:>{longest}} against {a:<6} Pass@{row['k']:<4}"
-                f"{mean:+6.1f} [{low:+.1f}, {high:+.1f}]  {row['verdict']}",
-                highlight=False,
-                soft_wrap=True,
-            )
+            pair = f"  {spelled(row['b']):>{longest}} against {spelled(row['a']):<6}"
+            values = (100 * x for x in row["delta"])
+            rows.append((f"{pair} Pass@{row['k']}", *values, row["verdict"]))
+    say("\n".join(difference_lines(rows)))
 
 
 def _show_diversity(methods: dict[str, Any]) -> None:

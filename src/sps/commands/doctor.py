@@ -38,7 +38,7 @@ from sps.tasks.table import TASKS
 
 H200 = 139.0  # GiB that torch finds on one: assumed where there is no GPU and none is stated
 EXTRAS = {
-    "gguf": "gguf", "datasets": "hub", "peft": "lora", "reasoning_gym": "gym", "kaleido": "plots",
+    "gguf": "gguf", "datasets": "hub", "peft": "lora", "reasoning_gym": "gym",
     "vllm": "vllm", "trackio": "track", "wandb": "track", "tensorboard": "track",
     "trl": "trl", "deepspeed": "deepspeed",
 }  # fmt: skip

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sps.algo.frontier import Gap
 from sps.diagnose.frontier import validation_paths
 from sps.diagnose.read import RunFolder, read_run
-from sps.reporting.figures_frontier import gap_sentence
 from sps.reporting.style import spelled
 
 
@@ -29,9 +26,9 @@ def frontier_lines(found: dict[str, Any]) -> list[str]:
     names = {name: spelled(name) for name in found["methods"]}
     wide = max(map(len, names.values()))
     lines = [
-        f"the frontier, on {found['questions']} validation questions:",
-        f"  {'':{wide}}  largest Pass@1  without loss of Pass@{k}  mean Pass@{k} at Pass@1 "
-        f"{100 * low:.1f} to {100 * high:.1f}",
+        f"the frontier, on {found['questions']} validation questions (mean: over Pass@1 from "
+        f"{100 * low:.1f} to {100 * high:.1f}):",
+        f"  {'':{wide}}  largest Pass@1  without loss of Pass@{k}  mean Pass@{k}",
     ]
     for name, one in found["methods"].items():
         free = _cell([base + value for value in one["free_gain"]])
@@ -39,13 +36,26 @@ def frontier_lines(found: dict[str, Any]) -> list[str]:
             f"  {names[name]:{wide}} {100 * one['reach']:15.1f}  {free:>{21 + len(str(k))}}  "
             f"{_cell(one['area'])}"
         )
-    for record in found["gaps"]:
-        gap = Gap(**record)
-        shown = replace(gap, name=names[gap.name], minus=names[gap.minus])
-        lines.append(f"  {gap_sentence(shown, k)}")
+    rows = []
+    for gap in found["gaps"]:
+        pair = f"{names[gap['name']]:>{wide}} against {names[gap['minus']]}"
+        rows.append((pair, *(100 * value for value in gap["mean"]), gap["verdict"]))
+    if rows:
+        lines.append(f"  at equal Pass@1, in points of Pass@{k}:")
+        lines += [f"    {line}" for line in difference_lines(rows)]
     if len(found["gaps"]) > 1:
         lines.append(f"  The {len(found['gaps'])} intervals hold at the same time.")
     return lines + [f"  Left out: {text}" for text in found["left_out"]]
+
+
+def difference_lines(rows: Sequence[tuple[str, float, float, float, str]]) -> list[str]:
+    """Differences under each other: of what, the mean, its interval and the verdict."""
+    texts = [(what, f"[{low:+.1f}, {high:+.1f}]") for what, _, low, high, _ in rows]
+    of, between = (max((len(text[i]) for text in texts), default=0) for i in (0, 1))
+    return [
+        f"{what:<{of}} {mean:+6.1f} {interval:<{between}}  {verdict}"
+        for (what, interval), (_, mean, _, _, verdict) in zip(texts, rows, strict=True)
+    ]
 
 
 def _cell(triple: list[float]) -> str:

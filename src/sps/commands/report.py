@@ -9,6 +9,7 @@ from typing import Any
 
 from sps.errors import UserError
 from sps.reporting.blocks import clean
+from sps.reporting.style import spelled
 from sps.run.folder import CHECKPOINTS, EVALS, RECIPE, RECORD, RESULTS, ROLLOUTS, find_runs
 
 _OF_A_RUN = (RECIPE, RECORD, EVALS, ROLLOUTS, CHECKPOINTS)
@@ -28,25 +29,33 @@ def run_diagnose(run: Path, out: Path | None = None) -> str:
     return "\n".join([*_gist(found), f"All numbers: {path}"])
 
 
-def run_report(folders: Sequence[Path], out: Path | None = None, svg: bool = False) -> str:
-    """Write the report, and the plots as files beside it when asked; returns what was written."""
+def run_report(places: Sequence[Path], out: Path | None = None, svg: Path | None = None) -> str:
+    """Write the report, or the plots when asked, or both when a page is named, too; returns what
+    was written."""
     from sps.reporting.content import diagnose_study, sections
     from sps.reporting.export import export_figures
     from sps.reporting.page import write_report
     from sps.reporting.study import load_study
 
-    if not folders:
+    if not places:
         raise UserError("give at least one run folder or comparison folder to report on")
-    for folder in folders:
-        _check_folder(Path(folder), comparisons=True)
-    path = Path(out) if out else Path(folders[0]) / "report.html"
-    said = [str(write_report([Path(f) for f in folders], path))]
+    places = [Path(place) for place in places]
+    for place in places:
+        if not place.is_file():
+            _check_folder(place, comparisons=True)
+    said = []
+    if out or not svg:
+        said.append(str(write_report(places, Path(out) if out else report_path(places[0]))))
     if svg:
-        study = load_study([Path(f) for f in folders])
-        folder = path.with_name(f"{path.stem}-plots")
-        plots = export_figures(sections(study, diagnose_study(study)), folder)
-        said.append(f"{len(plots)} plots in {folder}")
+        study = load_study(places)
+        plots = export_figures(sections(study, diagnose_study(study)), Path(svg))
+        said.append(str(svg) if len(plots) == 1 else f"{len(plots)} plots in {svg}")
     return "\n".join(said)
+
+
+def report_path(place: Path) -> Path:
+    """Where the page of a folder, or of a file of results, goes unless told."""
+    return place.with_suffix(".html") if place.is_file() else place / "report.html"
 
 
 def run_watch(run: Path, port: int = 8765, browser: bool = False) -> None:
@@ -89,7 +98,7 @@ def _check_folder(folder: Path, comparisons: bool) -> None:
 
 
 def _gist(found: dict[str, Any]) -> list[str]:
-    lines = [str(found["name"])]
+    lines = [spelled(str(found["name"]))]
     for e in found["evaluations"] or []:
         ks = sorted(e["pass_at_k"], key=int)
         cells = [

@@ -13,6 +13,7 @@ from sps.config.recipe import Recipe
 from sps.errors import Stopped
 from sps.progress.trackers import find_tracker, follow
 from sps.ranks import Ranks, join_ranks
+from sps.reporting.style import spelled
 from sps.run.stop import Stop
 from sps.run.track import Listener
 
@@ -51,7 +52,7 @@ def _train(recipe: Recipe, folder: Path, resume: bool, ranks: Ranks, stop: Stop)
         how = "DeepSpeed" if ranks.deepspeed else "FSDP2"
         kind = f"weights sharded ({how})" if ranks.sharded else "weights on every rank"
         console.print(f"{ranks.size} rank{'s' * (ranks.size > 1)}, {kind}", highlight=False)
-    show = Progress(recipe.rl.steps, recipe.name) if ranks.main else nullcontext()
+    show = Progress(recipe.rl.steps, spelled(recipe.name)) if ranks.main else nullcontext()
     with show as progress:
         listeners: list[Listener] = [progress] if progress else []
         with stop.window(alone):

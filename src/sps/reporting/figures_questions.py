@@ -39,7 +39,7 @@ def bucket_figure(study: Study) -> Figure | None:
     layout = {
         "barmode": "group",
         "bargap": 0.22,
-        "xaxis": axis("right samples of a question, per cent", type="category"),
+        "xaxis": axis("right samples of a question, per cent", type="category", showgrid=False),
         "yaxis": axis("questions", rangemode="tozero"),
     }
     note = (

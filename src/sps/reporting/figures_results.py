@@ -96,6 +96,7 @@ def _forest(id: str, a: str, rows: list[dict[str, Any]], top: int) -> Figure:
         ]
         if not chosen:
             continue
+        chosen.sort(key=lambda one: one[1]["k"] != top)  # the first stands in the legend: filled
         mean, low, high = ([100 * p["delta"][j] for _, p in chosen] for j in range(3))
         ends = {
             "array": [h - m for h, m in zip(high, mean, strict=True)],
@@ -119,6 +120,7 @@ def _forest(id: str, a: str, rows: list[dict[str, Any]], top: int) -> Figure:
         "xaxis": axis(f"difference to {escape(a)}, points", zeroline=True, zerolinecolor="@muted"),
         "yaxis": {"categoryorder": "array", "categoryarray": labels[::-1], "automargin": True},
         "hovermode": "closest",
+        "showlegend": True,
     }
     note = (
         f"Each method minus {a}, question by question, so that hard and easy questions cancel out. "

@@ -49,7 +49,7 @@ def likelihood_figures(study: Study, diagnoses: Diagnoses) -> list[Figure]:
             line(q["step"], q["q50"], "median", colour),
         ]
         if any(v is not None for v in q["kept"]):
-            data.append(line(q["step"], q["kept"], "median of those L2TE kept", "ochre", "dot"))
+            data.append(line(q["step"], q["kept"], "median of those L2TE kept", "ink", "dot"))
         layout = {"xaxis": axis("RL step"), "yaxis": axis("mean log p of a token")}
         title = (
             "Likelihood of rollouts" if len(diagnoses) == 1 else f"Likelihood of rollouts: {name}"
@@ -78,6 +78,7 @@ def moved_figure(study: Study, diagnoses: Diagnoses) -> Figure | None:
     if not data:
         return None
     layout = {
+        "xaxis": axis(showgrid=False),
         "yaxis": axis("points of probability", zeroline=True),
         "showlegend": len(data) > 1,
     }

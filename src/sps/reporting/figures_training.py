@@ -10,6 +10,7 @@ import numpy as np
 from sps.diagnose.cost import cost_by_stage
 from sps.diagnose.read import RunFolder
 from sps.reporting.blocks import Figure, Table, axis, band, clean, line, percent_axis, smooth
+from sps.reporting.scales import log_ticks
 from sps.reporting.study import Study
 from sps.reporting.style import KIND_COLOURS, marks
 
@@ -86,7 +87,7 @@ def _binned(steps: list[int], table: list[list[float]]) -> tuple[list[float], li
 def _irl_marks(study: Study) -> list[dict[str, Any]]:
     """A vertical line at each step after which an IRL phase came."""
     steps = {r["step"] for s in study.subjects for run in s.runs for r in run.of_kind("irl")}
-    look = {"color": "@ochre/0.8", "width": 1.2, "dash": "dot"}
+    look = {"color": "@muted/0.5", "width": 1, "dash": "dot"}
     place = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "layer": "below", "line": look}
     shown = sorted(steps)
     if len(shown) > 60:  # a comb would hide the curves
@@ -113,15 +114,16 @@ def meter_figure(study: Study) -> Figure | None:
                 own.dash if of == "rl" else "dot",
                 mode="lines+markers",
                 marker=mark,
+                hovertemplate="%{y:.2g}",
             )
             entry["line"]["width"] = 1.3
             data.append(entry)
     if not data:
         return None
-    values = [v for trace in data for v in trace["y"]]
-    span = math.log10(max(values) / min(values))
-    decades = {"dtick": math.ceil(span / 6), "exponentformat": "power"} if span > 1.7 else {}
-    layout = {"xaxis": axis("RL step"), "yaxis": axis("KL a token", type="log", **decades)}
+    decades = [math.log10(v) for trace in data for v in trace["y"]]
+    values, texts = zip(*log_ticks(min(decades) - 0.2, max(decades) + 0.2, 6), strict=True)
+    upright = axis("KL a token", type="log", tickvals=[*values], ticktext=[*texts])
+    layout = {"xaxis": axis("RL step"), "yaxis": upright}
     note = (
         "KL between the policy before and after each phase, per token, on held-out rollouts of the "
         "first policy (k2 estimate, log scale); filled after RL, open after IRL. An IRL phase "

@@ -116,7 +116,7 @@ def _facts(study: Study) -> list[tuple[str, str]]:
             ("RL steps", f"{steps} of {run.setting('rl', 'steps')}" if steps else None),
             ("prompts a step", run.setting("rollout", "prompts")),
             ("rollouts a prompt", run.setting("rollout", "n")),
-            ("model", run.setting("model", "path") or "embedded"),
+            ("model", (run.setting("model", "path") or "embedded") if run.recipe else None),
         ]
         out += [(name, str(value)) for name, value in wanted if value is not None]
     scored = [s for s in study.scored() if s.counts]

@@ -10,6 +10,15 @@ from typing import Any
 from sps.algo.passk import Counts, paired_rows
 from sps.diagnose.questions import pass_curve, seeds_diversity
 from sps.diagnose.read import Evaluation, RunFolder, read_run
+from sps.diagnose.recorded import (
+    Means,
+    Recorded,
+    compared_counts,
+    compared_means,
+    compared_runs,
+    listed_runs,
+    read_results,
+)
 from sps.errors import UserError
 from sps.reporting.style import spelled
 from sps.run.folder import RECIPE, RESULT, RESULTS, find_runs
@@ -25,6 +34,7 @@ class Subject:
     curve: dict[int, list[float]] = field(default_factory=dict)  # k -> mean, low, high
     counts: list[Counts] = field(default_factory=list)  # one a seed
     facts: dict[str, Any] = field(default_factory=dict)  # seeds, diversity, log-probabilities
+    means: Means = field(default_factory=dict)  # of validations whose counts were not kept
 
     def is_base(self) -> bool:
         """Whether it is the untrained policy of a comparison."""
@@ -43,8 +53,12 @@ class Study:
     wall_seconds: float | None = None
 
     def trained(self) -> list[Subject]:
-        """The subjects that have runs of their own with training records."""
-        return [s for s in self.subjects if any(r.of_kind("rl") for r in s.runs)]
+        """The subjects that have runs of their own, with training records or validations."""
+        return [
+            s
+            for s in self.subjects
+            if any(r.of_kind("rl") or r.split("validation") for r in s.runs)
+        ]
 
     def scored(self) -> list[Subject]:
         """The subjects that have a Pass@k curve."""
@@ -66,16 +80,18 @@ class Study:
         return max(both) if both else None
 
 
-def load_study(folders: Sequence[Path]) -> Study:
-    """Read run folders and comparison folders; only a path that is not there at all is an error."""
-    if not folders:
+def load_study(places: Sequence[Path]) -> Study:
+    """Read folders of runs and comparisons, and files of results; only a path that is not there at
+    all, or a file that holds no results, is an error."""
+    if not places:
         raise UserError("give at least one run folder or comparison folder to report on")
-    for folder in folders:
-        if not Path(folder).is_dir():
+    for place in places:
+        if not Path(place).exists():
             raise UserError(
-                f"{folder}: there is no such folder; give the folder of a run (--out of train)"
+                f"{place}: there is no such folder or file; give the folder of a run (--out of "
+                "train), or a file of results"
             )
-    parts = [_load(Path(folder)) for folder in folders]
+    parts = [_load(Path(place)) for place in places]
     return spell(parts[0] if len(parts) == 1 else _join(parts))
 
 
@@ -94,6 +110,12 @@ def spell(study: Study) -> Study:
 
 
 def _load(folder: Path) -> Study:
+    if folder.suffix == ".jsonl":
+        runs = listed_runs(folder)
+        return Study(folder.stem, [Subject(*one) for one in runs.items()], [], [], comparison=True)
+    if not folder.is_dir():
+        results = read_results(folder)
+        return _comparison(folder.parent / folder.stem, results, compared_runs(folder, results))
     path = folder / RESULTS
     if path.is_file():
         try:
@@ -114,22 +136,34 @@ def _single(folder: Path) -> Study:
     return Study(run.name, [subject], [], [], comparison=False)
 
 
-def _comparison(folder: Path, results: dict[str, Any]) -> Study:
+def _comparison(folder: Path, results: dict[str, Any], recorded: Recorded | None = None) -> Study:
+    """A finished comparison; of one whose folder is not at hand, what its results recorded."""
     missing: list[tuple[str, str]] = []
-    counts = _all_counts(folder)
+    counts = _all_counts(folder) if recorded is None else {}
     subjects = []
     for name, scores in results["methods"].items():
-        subject = Subject(name, _runs(folder, name), counts=counts.get(name, []), facts=scores)
+        runs = _runs(folder, name) if recorded is None else recorded.get(name, [])
+        own = counts.get(name) or compared_counts(scores)
+        subject = Subject(name, runs, counts=own, facts=scores)
+        subject.means = compared_means(results, name) if recorded is not None else {}
         try:
-            curve = scores["pass_at_k"]
-            subject.curve = {int(k): [float(x) for x in v] for k, v in curve.items()}
-        except (KeyError, TypeError, ValueError):
+            subject.curve = _curve(scores["pass_at_k"])
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             missing.append((name, "results.json has no Pass@k"))
             subject.facts = {}
         subjects.append(subject)
-    pairs = [p for p in results.get("paired") or [] if _whole_pair(p)]
-    wall = results.get("wall_seconds")
+    told = results.get("paired")
+    pairs = [p for p in told if _whole_pair(p)] if isinstance(told, list) else []
+    took = results.get("wall_seconds")
+    wall = took if isinstance(took, int | float) else None
     return Study(folder.name, subjects, pairs, missing, comparison=True, wall_seconds=wall)
+
+
+def _curve(told: dict[str, Any]) -> dict[int, list[float]]:
+    curve = {int(k): [float(x) for x in v] for k, v in told.items()}
+    if not all(len(v) == 3 and all(0 <= x <= 1 for x in v) for v in curve.values()):
+        raise ValueError("no mean with its interval")
+    return curve
 
 
 def _unfinished(folder: Path) -> Study:
@@ -220,6 +254,8 @@ def _all_counts(folder: Path) -> dict[str, list[Counts]]:
 
 def _whole_pair(row: Any) -> bool:
     try:
-        return len(row["delta"]) == 3 and bool(row["a"]) and bool(row["b"]) and int(row["k"]) > 0
+        words = all(isinstance(row[name], str) and row[name] for name in ("a", "b", "verdict"))
+        numbers = len(row["delta"]) == 3 and all(isinstance(v, int | float) for v in row["delta"])
+        return words and numbers and isinstance(row["k"], int) and row["k"] > 0
     except (KeyError, TypeError, ValueError):
         return False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 LIGHT = {
     "ink": "#1f2328",
@@ -37,13 +36,19 @@ DARK = {
 }
 # A colour is an algorithm, a mark is a variant of it.
 _FAMILIES = {"base": "grey", "sps": "red", "grpo": "blue", "dapo": "green", "gspo": "violet"}
+_FAMILIES |= {"memory": "violet", "memory + sps": "ochre", "memory without rl": "teal"}
 # Names that are written otherwise than in lower case.
-_SPELLED = {n: n.upper() for n in ("grpo", "sps", "dapo", "gspo", "cispo", "ucpo", "raft", "irl")}
+_SPELLED = {
+    name: name.upper()
+    for name in ("grpo", "sps", "dapo", "gspo", "cispo", "ucpo", "raft", "rft", "bbg", "irl", "kl")
+}
 _SPELLED |= {"dr_grpo": "Dr. GRPO", "rs_grpo": "RS-GRPO", "maxrl": "MaxRL"}
+_SPELLED |= {"kl_cov": "KL-Cov", "clip_cov": "Clip-Cov", "w_reinforce": "W-REINFORCE"}
+_SPELLED |= {"pass_at_k": "Pass@k training", "memory_sps": "memory + SPS"}
+_SPELLED |= {"memory_no_rl": "memory without RL"}
 _OTHERS = ("ochre", "teal", "rose", "green", "violet")
 _SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "star")
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-_SPELLED |= {"memory_sps": "memory + SPS"}
 KIND_COLOURS = {
     "correct": "green",
     "wrong": "grey",
@@ -89,28 +94,22 @@ def marks(names: Iterable[str]) -> dict[str, Mark]:
 
 
 def spelled(name: str) -> str:
-    """A method's name as people write it: grpo is GRPO, also within a longer name."""
+    """A method's name as people write it: grpo is GRPO, and sps_slow is SPS slow. A name without a
+    method in it, and the value of a setting, stay as they are."""
+    return " ".join(part if "=" in part else _spelled_word(part) for part in name.split(" "))
+
+
+def _spelled_word(name: str) -> str:
     words = "|".join(sorted(_SPELLED, key=len, reverse=True))
     found = re.compile(rf"(?<![a-z])(?:{words})(?![a-z])", re.IGNORECASE)
-    return found.sub(lambda match: _SPELLED[match[0].lower()], name)
+    shown = found.sub(lambda match: _SPELLED[match[0].lower()], name)
+    return shown.replace("_", " ") if found.search(name) else name
 
 
 def _family(name: str) -> str:
-    word = re.split(r"[^a-z]", name.lower(), maxsplit=1)[0]
+    """What a variant is a variant of: SPS of 'SPS keep=2', GRPO of 'GRPO @100'."""
+    own = re.split(r"\s*[@(]|\s+\S*=", name.lower(), maxsplit=1)[0].strip()
+    if own in _FAMILIES:
+        return own
+    word = re.split(r"[^a-z]", own, maxsplit=1)[0]
     return next((f for f in _FAMILIES if word.startswith(f)), word or name.lower())
-
-
-def resolve(value: Any, palette: dict[str, str]) -> Any:
-    """A figure with its colour names replaced by the palette's colours."""
-    if isinstance(value, dict):
-        return {k: resolve(v, palette) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [resolve(v, palette) for v in value]
-    match = re.fullmatch(r"@([a-z]+)(?:/([\d.]+))?", value) if isinstance(value, str) else None
-    if not match or match[1] not in palette:
-        return value
-    colour = palette[match[1]]
-    if match[2] is None:
-        return colour
-    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return f"rgba({red},{green},{blue},{match[2]})"

@@ -18,7 +18,7 @@ def summary(study: Study) -> tuple[str, Table | None]:
     """What stands at the top of the page."""
     top = study.top_k()
     if study.comparison:
-        sentence = frontier_verdict(study) or (_compared(study, top) if top else "")
+        sentence = (_compared(study, top) if top else "") or frontier_verdict(study)
         return sentence or _NOTHING, _method_table(study, top) if top else None
     (subject,) = study.subjects
     return _solved(subject) if subject.curve else _NOTHING, _run_table(subject.runs[0])

@@ -6,8 +6,9 @@ import pytest
 
 from sps.diagnose.read import Evaluation, RunFolder
 from sps.reporting.figures_questions import bucket_figure, diversity_over_steps, passk_over_steps
+from sps.reporting.figures_results import paired_forests
 from sps.reporting.figures_squeeze import greedy_figure
-from sps.reporting.figures_training import cost_table, memory_figure
+from sps.reporting.figures_training import cost_table, memory_figure, meter_figure
 from sps.reporting.study import Study, Subject
 
 
@@ -119,3 +120,27 @@ def test_diversity_over_training_is_over_seeds_that_tell_solutions_apart():
     # Pairs of different solutions: all of 1 and 4 of 6; none of 1 and 2 of 3.
     assert pcmd.data[1]["y"] == pytest.approx([(1 + 2 / 3) / 2, (0 + 2 / 3) / 2])
     assert diversity_over_steps(study(Subject("a", [run((0, 1), (5, 2))]))) == [None, None]
+
+
+def test_kl_of_phases_has_labels_that_are_plain_numbers():
+    def drawn(*kls):
+        rows = [{"kind": "meter", "step": i, "of": "rl", "kl": kl} for i, kl in enumerate(kls)]
+        records = [{"kind": "rl", "step": 1}, *rows]
+        figure = meter_figure(study(Subject("a", [RunFolder(Path("a"), "a", records=records)])))
+        return figure.layout["yaxis"]["ticktext"]
+
+    assert drawn(0.03, 0.3) == ["0.02", "0.05", "0.1", "0.2"]
+    assert drawn(1e-12, 1.0) == ["1e-12", "1e-09", "1e-06", "0.001", "1"]
+
+
+def test_legend_of_differences_shows_a_filled_mark_where_there_is_one():
+    rows = [
+        {"a": "base", "b": "sps", "k": k, "delta": [0.1, 0.05, 0.2], "verdict": "better"}
+        for k in (1, 64)
+    ]
+    made = study(Subject("base"), Subject("sps"))
+    made.paired.extend(rows)
+    (figure,) = paired_forests(made)
+    (trace,) = figure.data
+    assert trace["marker"]["symbol"] == ["circle", "circle-open"]
+    assert trace["y"] == ["sps, Pass@64", "sps, Pass@1"]

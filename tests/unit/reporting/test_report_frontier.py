@@ -2,16 +2,18 @@
 
 import json
 import re
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from sps.commands.frontier import frontier_lines
+from sps.commands.frontier import difference_lines, frontier_lines
 from sps.diagnose.frontier import validation_paths
 from sps.diagnose.read import Evaluation, RunFolder
 from sps.reporting.content import sections
 from sps.reporting.figures_frontier import frontier_blocks
+from sps.reporting.names import place_names
 from sps.reporting.study import Study, Subject
 from sps.reporting.words import summary
 
@@ -85,13 +87,37 @@ def test_lines_say_the_numbers_and_the_verdict():
     assert said[2].split()[:3] == ["GRPO", "50.0", "37.5"]
     assert said[3].split()[:2] == ["SPS", "56.2"]
     # Half the range, where it is 1/4 on average.
-    assert re.match(r"  At equal Pass@1, SPS .* GRPO.* \(?\+12.5 points \[", said[4])
-    assert said[5] == "  Left out: odd: not every seed has been validated yet"
+    assert said[4] == "  at equal Pass@1, in points of Pass@4:"
+    assert re.fullmatch(r"     SPS against GRPO  \+12.5 \[.*\]  (tied|above)", said[5])
+    assert said[6] == "  Left out: odd: not every seed has been validated yet"
+    assert max(map(len, said)) <= 80
 
 
-def test_the_report_opens_with_the_verdict_of_the_frontier():
+def test_differences_stand_under_each_other():
+    rows = [
+        ("SPS against GRPO", 8.34, -60.1, 76.7, "tied"),
+        ("x against GRPO", -10, -12, -8, "below"),
+    ]
+    assert difference_lines(rows) == [
+        "SPS against GRPO   +8.3 [-60.1, +76.7]  tied",
+        "x against GRPO    -10.0 [-12.0, -8.0]   below",
+    ]
+
+
+def test_without_test_scores_the_report_opens_with_the_verdict_of_the_frontier():
     sentence, _ = summary(study(grpo=GRPO, sps=SPS))
     assert re.match(r"At equal Pass@1, sps .* grpo.* \(?\+12.5 points \[", sentence)
+
+
+def test_with_test_scores_the_report_opens_with_what_its_table_shows():
+    made = study(grpo=GRPO, sps=SPS)
+    for subject in made.subjects:
+        subject.curve = {1: [0.5, 0.4, 0.6], 8: [0.9, 0.8, 1.0]}
+    row = {"a": "grpo", "b": "sps", "delta": [0.0, -0.1, 0.1], "verdict": "tied"}
+    made.paired = [row | {"k": k} for k in (1, 8)]
+    sentence, table = summary(made)
+    assert sentence.startswith("sps against grpo: Pass@8 is tied")
+    assert "Pass@8 minus grpo" in table.columns
 
 
 def test_figure_has_the_paths_the_base_and_names_at_the_ends():
@@ -101,13 +127,18 @@ def test_figure_has_the_paths_the_base_and_names_at_the_ends():
     assert list(lines) == ["grpo", "sps", "base"]
     assert lines["sps"]["x"] == pytest.approx([1 / 4, 1 / 2, 9 / 16])
     assert lines["grpo"]["y"] == pytest.approx([1, 1, 1 / 2])
-    assert lines["grpo"]["text"] == ["", "", "<b>grpo</b> 20"]
     assert lines["sps"]["customdata"] == [0, 10, 20]
     assert (lines["base"]["x"], lines["base"]["y"]) == ([1 / 4], [1])
     assert figure.layout["shapes"][0]["y0"] == 1
     low, high = figure.layout["xaxis"]["range"]
     assert low < 1 / 4
     assert high > 9 / 16
+    assert {n["text"]: (n["x"], n["y"]) for n in figure.layout["annotations"]} == {
+        "<b>grpo</b>": (lines["grpo"]["x"][-1], lines["grpo"]["y"][-1]),
+        "<b>sps</b>": (lines["sps"]["x"][-1], lines["sps"]["y"][-1]),
+        "<b>base</b>": (1 / 4, 1),
+    }
+    assert figure.layout["meta"]["key"] == "a mark every 10 steps, to step 20; bars span 2 seeds"
     assert "tied" in figure.note or "higher Pass@4" in figure.note
     assert [(w, t.partition(":")[0]) for w, t in made.missing] == [("frontier", "odd")]
     rows = {row[0]: row for row in table.rows}
@@ -117,20 +148,47 @@ def test_figure_has_the_paths_the_base_and_names_at_the_ends():
     assert rows["grpo"][2][0] == "37.5"  # Pass@4 is 1, the base's, up to step 10
 
 
-def test_shade_is_the_envelope_and_not_the_path():
-    # Pass@4 dips to 1/2 at Pass@1 3/8 and comes back to 1 at 1/2: nobody need stop in the dip.
-    figure, table = frontier_blocks(study(a=[run((10, 3, 0), (20, 2, 2))]))
-    assert len(table.columns) == len(table.rows[0]) == 4  # nothing to subtract
-    shade = figure.data[0]
-    assert shade["fill"] == "toself"
-    assert set(shade["y"][:-2]) == {1.0}
-    assert shade["y"][-1] == 1 / 2
+def test_bars_span_the_seeds():
+    figure, _ = frontier_blocks(study(sps=SPS))
+    (line,) = [t for t in figure.data if t["name"] == "sps"]
+    # At step 20 one seed has 3 and 2 of 4 right, the other 3 and 1: Pass@1 is 5/8 and 1/2, and
+    # Pass@4 is 1 in both. At the base and at step 10 the seeds agree.
+    assert line["error_x"]["array"] == pytest.approx([0, 0, 1 / 16])
+    assert line["error_x"]["arrayminus"] == pytest.approx([0, 0, 1 / 16])
+    assert line["error_y"]["array"] == line["error_y"]["arrayminus"] == [0, 0, 0]
+
+
+def test_one_method_has_nothing_to_subtract_and_one_seed_no_bars():
+    figure, table = frontier_blocks(study(a=[run((10, 3, 0), (30, 2, 2))]))
+    assert len(table.columns) == len(table.rows[0]) == 4
+    # After 10 steps, then after 20 more.
+    assert figure.layout["meta"]["key"] == "a mark at each validation, to step 30"
+    assert "Bars" not in figure.note
+
+
+def test_names_lie_off_each_other_and_off_lines():
+    # Three paths that end in one point, another that passes right of it.
+    end = (0.5, 0.9)
+    lines = {name: [(0.1, 0.9), end] for name in ("memory", "memory + SPS", "memory without RL")}
+    lines["GRPO"] = [(0.1, 0.9), (0.52, 0.95), (0.52, 0.2)]
+    spots = place_names(lines, [], [[0.0, 1.0], [0.0, 1.0]])
+    boxes = []
+    for name, spot in spots.items():
+        x, y = lines[name][-1]
+        wide = 7.5 * len(name)
+        left = 670 * x + spot.right - {"left": 0, "center": wide / 2, "right": wide}[spot.anchor]
+        middle = 390 * (1 - y) + spot.down
+        boxes.append((left, middle - 6, left + wide, middle + 6))
+        assert 0 < left < left + wide < 670 + 5
+        if name != "GRPO":
+            assert not (left < 670 * 0.52 < left + wide and middle > 390 * 0.05), name
+    for a, b in combinations(boxes, 2):
+        assert a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
 
 
 def test_names_are_text_and_not_markup():
     figure, _ = frontier_blocks(study(**{"<b>x": [run((10, 2, 2))]}))
-    (line,) = [t for t in figure.data if t.get("name") == "<b>x"]
-    assert line["text"][-1] == "<b>&lt;b&gt;x</b> 10"
+    assert "<b>&lt;b&gt;x</b>" in [note["text"] for note in figure.layout["annotations"]]
 
 
 def test_the_report_begins_with_the_frontier():

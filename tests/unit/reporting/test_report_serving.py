@@ -1,4 +1,4 @@
-"""Watching, trackers, plots as files, and the commands."""
+"""Watching, trackers, and the commands."""
 
 import contextlib
 import http.client
@@ -16,7 +16,6 @@ from made_folders import make_run
 from sps.commands.report import run_diagnose, run_report
 from sps.errors import UserError
 from sps.progress.trackers import make_tracker, numbers
-from sps.reporting.export import export_figures, paper_figure
 from sps.reporting.watch import folder_stamp, make_server
 
 
@@ -168,21 +167,6 @@ def test_tracker_that_is_not_there_is_the_users_error(monkeypatch, tmp_path):
         make_tracker("wandb", "x", tmp_path, {})
     with pytest.raises(UserError, match="choose one of trackio, wandb, tensorboard"):
         make_tracker("mlflow", "x", tmp_path, {})
-
-
-def test_plots_without_kaleido_are_the_users_error(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "kaleido", None)
-    with pytest.raises(UserError, match=r"sps\[plots\]"):
-        export_figures([], tmp_path)
-
-
-def test_figure_for_print_has_plain_colours():
-    trace = {"type": "bar", "y": [1, float("nan")], "marker": {"color": "@red"}}
-    found = paper_figure({"data": [trace], "layout": {"xaxis2": {}}, "height": 300}, 480)
-    assert found["data"][0]["marker"]["color"] == "#c4512d"
-    assert found["data"][0]["y"] == [1, None]
-    assert found["layout"]["xaxis2"]["gridcolor"] == "#e4e6ea"
-    assert "@" not in json.dumps(found)
 
 
 def test_run_diagnose_writes_numbers_and_says_the_gist(tmp_path):

@@ -9,7 +9,7 @@ from sps.reporting.blocks import Table, clean, percent, smooth
 from sps.reporting.figures_results import diversity_table, paired_table
 from sps.reporting.markup import table
 from sps.reporting.study import Study, Subject, spell
-from sps.reporting.style import LIGHT, marks, resolve, spelled
+from sps.reporting.style import marks, spelled
 from sps.reporting.words import summary
 
 
@@ -109,7 +109,19 @@ def test_summary_of_a_run_sets_its_first_validation_beside_its_last():
 def test_methods_are_called_as_people_write_them():
     names = ["grpo", "SPS keep=2", "grpo@100", "dr_grpo", "my-dapo_2", "sparse", "base", "maxrl"]
     assert [spelled(name) for name in names] == [
-        "GRPO", "SPS keep=2", "GRPO@100", "Dr. GRPO", "my-DAPO_2", "sparse", "base", "MaxRL",
+        "GRPO", "SPS keep=2", "GRPO@100", "Dr. GRPO", "my-DAPO 2", "sparse", "base", "MaxRL",
+    ]  # fmt: skip
+    names = [
+        "memory_sps",
+        "memory_no_rl",
+        "sps type=low_kl",
+        "sps_paper_lr @10",
+        "my_task",
+        "kl_cov",
+    ]
+    assert [spelled(name) for name in names] == [
+        "memory + SPS", "memory without RL", "SPS type=low_kl", "SPS paper lr @10", "my_task",
+        "KL-Cov",
     ]  # fmt: skip
     study = spell(_study())
     assert [s.name for s in study.subjects] == ["base", "GRPO", "SPS"]
@@ -160,12 +172,9 @@ def test_variants_share_a_colour_and_differ_in_symbol():
     assert found["sps 3e-4"].dash != found["sps 1e-3"].dash
     assert (found["sps 3e-4"].shade, found["sps 1e-3"].shade) == (1.0, 0.7)
     assert found["mine"].colour == found["mine too"].colour != found["yours"].colour
-
-
-def test_colours_are_resolved_by_name_and_strength():
-    assert resolve({"a": ["@blue", "@blue/0.5", "@nothing", "x@y"]}, LIGHT) == {
-        "a": ["#2b5f9e", "rgba(43,95,158,0.5)", "@nothing", "x@y"]
-    }
+    memory = marks(["SPS", "memory", "memory + SPS", "memory + SPS @100", "memory without RL"])
+    assert len({mark.colour for mark in memory.values()}) == 4
+    assert memory["memory + SPS"].colour == memory["memory + SPS @100"].colour
 
 
 def test_smooth_skips_what_is_not_there():

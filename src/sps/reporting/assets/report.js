@@ -47,8 +47,8 @@ sps.layout = (own, narrow) => {
   const layout = {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: "ui-sans-serif, system-ui, 'Segoe UI', Roboto, Arial, sans-serif", size: 12.5, color: sps.palette.ink },
-    margin: { l: 8, r: narrow ? 8 : 14, t: 8, b: 8 }, hovermode: "x unified", dragmode: sps.touch ? false : "zoom",
-    hoverlabel: { bgcolor: sps.palette.paper, bordercolor: sps.palette.grid, font: { color: sps.palette.ink, size: 12.5 } },
+    margin: { l: 8, r: narrow ? (own.annotations ? 84 : 8) : 14, t: 8, b: 8 }, hovermode: "x unified", dragmode: sps.touch ? false : "zoom",
+    hoverlabel: { bgcolor: sps.palette.paper, bordercolor: sps.palette.grid, font: { color: sps.palette.ink, size: 12.5 }, namelength: -1 },
     modebar: { bgcolor: "rgba(0,0,0,0)", color: sps.palette.muted, activecolor: sps.palette.ink },
     legend: { orientation: "h", x: 0, y: 1.02, xanchor: "left", yanchor: "bottom", font: { size: 12.5 } },
     ...own,
@@ -62,7 +62,7 @@ sps.draw = (canvas) => {
   if (!spec || typeof Plotly === "undefined") return;
   canvas.classList.remove("waiting");
   const narrow = canvas.clientWidth < 480;
-  const options = { responsive: true, displaylogo: false, displayModeBar: narrow || sps.touch ? false : "hover",
+  const options = { responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "", displayModeBar: narrow || sps.touch ? false : "hover",
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"],
     toImageButtonOptions: { format: "svg", filename: canvas.dataset.figure } };
   const layout = sps.layout(sps.resolve(spec.layout), narrow);

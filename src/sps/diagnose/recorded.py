@@ -1,0 +1,129 @@
+"""Runs of which only the counts of their validations are left, in the file of a comparison or as
+lines of one run each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sps.algo.passk import Counts
+from sps.diagnose.read import Evaluation, RunFolder
+from sps.errors import UserError
+from sps.run.reading import read_json, read_text
+
+Recorded = dict[str, list[RunFolder]]  # of each method, one a seed
+Means = dict[int, dict[int, float]]  # Pass@k by step and k
+_MOST = 10**6  # samples a question
+# Of a file that is JSON but not what it should be.
+_WRONG = (
+    KeyError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    IndexError,
+    OverflowError,
+    RecursionError,
+)
+
+
+def read_results(path: Path) -> dict[str, Any]:
+    """The file that a comparison leaves."""
+    try:
+        results = read_json(path)
+        if isinstance(results.get("methods"), dict):
+            return results
+        why = "it has no `methods`"
+    except (OSError, ValueError, AttributeError) as error:
+        why = str(error)
+    raise UserError(f"{path}: no results of sps compare ({why}); give its results.json")
+
+
+def compared_runs(path: Path, results: Mapping[str, Any]) -> Recorded:
+    """The validated runs of a comparison, from the counts in its `frontier`."""
+    found = results.get("frontier")
+    if not found:
+        return {}
+    try:
+        n, base = int(found["k"]), _numbers(found["base"]["correct"])
+        return {
+            name: [
+                _run(path, name, n, {0: base} | dict(zip(one["steps"], seed, strict=True)))
+                for seed in zip(
+                    *([_numbers(line) for line in at] for at in one["correct"]), strict=True
+                )
+            ]
+            for name, one in found["methods"].items()
+        }
+    except _WRONG as error:
+        raise UserError(f"{path}: its `frontier` cannot be read ({error!r})") from None
+
+
+def compared_counts(scores: Mapping[str, Any]) -> list[Counts]:
+    """Right samples of each test question of a method, by seed; none where they were not kept."""
+    try:
+        n = int(scores["n"])
+        return [(_checked(_numbers(line), n), n) for line in scores.get("correct", ())]
+    except _WRONG:
+        return []
+
+
+def compared_means(results: Mapping[str, Any], method: str) -> Means:
+    """Pass@k of a method's validations, where a file has `validation`: means without counts."""
+    try:
+        steps = results.get("validation", {}).get(method, {})
+        return {
+            int(step): {int(k): float(value[0]) for k, value in curve.items()}
+            for step, curve in steps.items()
+        }
+    except _WRONG:
+        return {}
+
+
+def listed_runs(path: Path) -> Recorded:
+    """The runs of a file with one line each: method, seed, n, and `right` by step, the right
+    samples of each question. Of a run that is there twice, the line with more steps counts."""
+    found: dict[tuple[str, int], RunFolder] = {}
+    try:
+        lines = read_text(path).splitlines()
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from None
+    for i, line in enumerate(lines, 1):
+        try:
+            told = json.loads(line)
+            key = str(told["method"]), int(told["seed"])
+            steps = {int(step): counts for step, counts in told["right"].items()}
+            run = _run(path, key[0], int(told.get("n", 0)), steps)
+        except _WRONG as error:
+            raise UserError(
+                f"{path}, line {i}: no run's results ({error!r}); a line has method, seed, n, and "
+                "`right`, the right samples of each question by step"
+            ) from None
+        if key not in found or len(steps) >= len(found[key].evaluations):
+            found[key] = run
+    if not found:
+        raise UserError(f"{path}: holds no line")
+    methods = sorted({method for method, _ in found})
+    return {m: [found[key] for key in sorted(found) if key[0] == m] for m in methods}
+
+
+def _run(path: Path, name: str, n: int, steps: Mapping[int, Sequence[int]]) -> RunFolder:
+    validated = []
+    for step, counts in sorted(steps.items()):
+        title = f"validation-{step:06d}"
+        validated.append(Evaluation(title, "validation", step, n, _checked(counts, n), {}))
+    return RunFolder(path / name, name, evaluations=validated)
+
+
+def _numbers(line: str) -> list[int]:
+    return [int(count) for count in line.split()]
+
+
+def _checked(counts: Sequence[int], n: int) -> dict[str, int]:
+    """Right samples by question, which is known by its place."""
+    if not 1 <= n <= _MOST:
+        raise ValueError(f"n = {n} samples a question")
+    if not counts or not all(isinstance(c, int) and 0 <= c <= n for c in counts):
+        raise ValueError(f"right samples of a question are not from 0 to n = {n}")
+    return {str(i): count for i, count in enumerate(counts)}
