@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from sps.rollout.cuda import kernels
+from sps.rollout.cuda import attention, kernels
 from sps.rollout.cuda import mlp_kernels as products
 from sps.rollout.native.layers import head_width
 
@@ -21,6 +21,8 @@ Cache = tuple[Tensor, Tensor]  # keys and values of one layer
 
 class Decoder:
     """bf16 copies of the projections, joined where they share their input."""
+
+    kind = torch.bfloat16
 
     def __init__(self, model: Any):
         config = model.config
@@ -48,17 +50,19 @@ class Decoder:
             self.table = cos[0].float().contiguous(), sin[0].float().contiguous()
 
     def __call__(
-        self, state: kernels.State, length_P: Tensor, prefix: list[Cache], cache: list[Cache]
+        self, state: kernels.State, length_P: Tensor, cache: list[Cache], pages_SM: Tensor
     ) -> Tensor:
         """Logits after one more token a row."""
         assert self.table is not None  # prepare() came first
+        longest = pages_SM.shape[1] * attention.PAGE
+        plan = attention.plan_for(len(state.token), self.shared, self.width, longest)
         residual_BD = self.embed.weight[state.token].float()
         more_BD: Tensor | None = None
-        for layer, shared, own in zip(self.layers, prefix, cache, strict=True):
+        for layer, both in zip(self.layers, cache, strict=True):
             x_BD = self._norm(more_BD, residual_BD, layer["norm_in"])
             qkv_BX = linear(x_BD, layer["qkv"], layer["bias"])
-            where = (state, length_P, shared, own, self.heads, layer["norms"], self.eps)
-            mixed_BX = kernels.attend(qkv_BX, self.table, *where)
+            where = (state, length_P, both, pages_SM, self.heads, layer["norms"], self.eps)
+            mixed_BX = attention.attend(qkv_BX, self.table, *where, plan)
             more_BD = linear(mixed_BX, layer["out"])
             x_BD = self._norm(more_BD, residual_BD, layer["norm_mlp"])
             more_BD = linear(products.silu_product(x_BD, layer["gate_up"]), layer["down"])
@@ -93,9 +97,7 @@ class Decoder:
         A model that is itself a bf16 copy, made for sampling alone, moves in: held once, not twice.
         """
         rows = sum(len(part) for part in parts)
-        room = torch.empty(
-            (rows, *parts[0].shape[1:]), dtype=torch.bfloat16, device=parts[0].device
-        )
+        room = torch.empty((rows, *parts[0].shape[1:]), dtype=self.kind, device=parts[0].device)
         pairs = list(zip(room.split([len(part) for part in parts]), parts, strict=True))
         if parts[0].dtype == room.dtype and not parts[0].requires_grad:
             for ours, theirs in pairs:
