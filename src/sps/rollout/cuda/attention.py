@@ -59,27 +59,44 @@ def _turned(source, where, real, weight, cos, sin, eps, D: tl.constexpr, NORM: t
 
 
 @triton.jit
+def _store_new(
+    source, pages, place, awake, keys, values, k_norm, cos_D, sin_D, eps, head,
+    HEADS: tl.constexpr, SHARED: tl.constexpr, D: tl.constexpr, NORM: tl.constexpr,
+    PAGE: tl.constexpr,
+):  # fmt: skip
+    """The new token's key and value of a head, [1, D], which are stored at `place` of the pages."""
+    at_D, at_1 = tl.arange(0, D)[None, :], tl.arange(0, 1)[:, None]
+    one = at_1 == 0
+    new = (HEADS + head + at_1) * D
+    k = _turned(source, new, one, k_norm, cos_D, sin_D, eps, D, NORM)
+    v = tl.load(source + new + SHARED * D + at_D)
+    page = tl.load(pages + place // PAGE).to(tl.int64)
+    into = ((page * SHARED + head) * PAGE + place % PAGE) * D + at_1 * D + at_D
+    # A row that is done may still name a slot, or pages, that belong to another row by now.
+    tl.store(keys + into, k, mask=one & (awake > 0))
+    tl.store(values + into, v, mask=one & (awake > 0))
+    return k.to(tl.float32), v.to(tl.float32)
+
+
+@triton.jit
 def _attend(
     qkv, cos, sin, q_norm, k_norm, eps, keys, values, table, M, slot, prompt, prompt_length,
     own, live, out, tops, totals, scale,
     HEADS: tl.constexpr, SHARED: tl.constexpr, D: tl.constexpr, NORM: tl.constexpr,
     R: tl.constexpr, N: tl.constexpr, PAGE: tl.constexpr, PARTS: tl.constexpr, TURNS: tl.constexpr,
 ):  # fmt: skip
-    """One part of the keys that a row sees, for the query heads that share a key/value head.
+    """One part of the keys that a row sees, for the query heads that share a key/value head: `out`,
 
-    Without parts `out` is the result; with them, its sum before division, beside the largest score
-    and the sum of weights of each part.
+    or, where there are parts, its sum before division, the largest score and the sum of weights.
     """
     row, head, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     group: tl.constexpr = HEADS // SHARED
-    at_R, at_D, at_1 = tl.arange(0, R), tl.arange(0, D), tl.arange(0, 1)
-    real, one = (at_R < group)[:, None], at_1[:, None] == 0
-    awake = tl.load(live + row)  # a row that is done reads nothing
-    before = tl.load(own + row)
+    at_R, at_D = tl.arange(0, R), tl.arange(0, D)
+    at_ND = tl.arange(0, N)[:, None] * D + at_D[None, :]
+    awake, before = tl.load(live + row), tl.load(own + row)  # a row that is done reads nothing
     behind = tl.load(prompt_length + tl.load(prompt + row))
     pages = table + tl.load(slot + row).to(tl.int64) * M
-    first_own = tl.cdiv(behind, PAGE)
-    blocks = tl.cdiv(behind, N) * awake
+    first_own, blocks = tl.cdiv(behind, PAGE), tl.cdiv(behind, N) * awake
     count = blocks + tl.cdiv(before, N) * awake
     each = tl.maximum(tl.cdiv(count, PARTS), TURNS) if PARTS > 1 else count
     place = (row * HEADS + head * group + at_R) * PARTS + part
@@ -90,25 +107,17 @@ def _attend(
     cos_D, sin_D = tl.load(cos + turn), tl.load(sin + turn)
     sin_D = tl.where(at_D < D // 2, -sin_D, sin_D)
     source = qkv + row * (HEADS + 2 * SHARED) * D
-    where = (head * group + at_R[:, None]) * D
+    where, real = (head * group + at_R[:, None]) * D, (at_R < group)[:, None]
     q = _turned(source, where, real, q_norm, cos_D, sin_D, eps, D, NORM)
     best = tl.full([R], float("-inf"), tl.float32)
-    total = tl.zeros([R], tl.float32)
-    mixed = tl.zeros([R, D], tl.float32)
-    if part == 0:
-        # the new token's key and value: stored, and first to be seen
-        new = (HEADS + head + at_1[:, None]) * D
-        new_k = _turned(source, new, one, k_norm, cos_D, sin_D, eps, D, NORM)
-        new_v = tl.load(source + new + SHARED * D + at_D[None, :])
-        last = tl.load(pages + first_own + before // PAGE).to(tl.int64)
-        into = ((last * SHARED + head) * PAGE + before % PAGE) * D + at_1[:, None] * D
-        # A row that is done may still name a slot, or pages, that belong to another row by now.
-        tl.store(keys + into + at_D[None, :], new_k, mask=one & (awake > 0))
-        tl.store(values + into + at_D[None, :], new_v, mask=one & (awake > 0))
-        best = tl.sum(q.to(tl.float32) * new_k.to(tl.float32), 1) * scale
-        total = total + 1.0
-        mixed = mixed + new_v.to(tl.float32)
-    at_ND = tl.arange(0, N)[:, None] * D + at_D[None, :]
+    total, mixed = tl.zeros([R], tl.float32), tl.zeros([R, D], tl.float32)
+    if part == 0:  # the new token is the first to be seen
+        new_k, new_v = _store_new(
+            source, pages + first_own, before, awake, keys, values, k_norm, cos_D, sin_D, eps, head,
+            HEADS, SHARED, D, NORM, PAGE,
+        )  # fmt: skip
+        best = tl.sum(q.to(tl.float32) * new_k, 1) * scale
+        total, mixed = total + 1.0, mixed + new_v
     # one loop over prompt and own tokens, so that loads of these are under way during the prompt
     for block in range(part * each, tl.minimum(part * each + each, count)):
         first = block < blocks
@@ -119,19 +128,17 @@ def _attend(
         k = tl.load(keys + there + at_ND, mask=seen[:, None], other=0.0)
         scores = tl.where(seen[None, :], tl.dot(q, tl.trans(k)) * scale, float("-inf"))
         top = tl.maximum(best, tl.max(scores, 1))
-        shrink = tl.exp2(best - top)
-        mass = tl.exp2(scores - top[:, None])
-        total = total * shrink + tl.sum(mass, 1)
+        shrink, mass = tl.exp2(best - top), tl.exp2(scores - top[:, None])
         v = tl.load(values + there + at_ND, mask=seen[:, None], other=0.0)
         mixed = mixed * shrink[:, None] + tl.dot(mass.to(v.dtype), v)
-        best = top
-    target = place[:, None] * D + at_D[None, :]
+        best, total = top, total * shrink + tl.sum(mass, 1)
     if PARTS == 1:
-        tl.store(out + target, (mixed / total[:, None]).to(q.dtype), mask=real)
+        mixed = mixed / total[:, None]
     else:
-        tl.store(out + target, mixed, mask=real)
         tl.store(tops + place, best, mask=at_R < group)
         tl.store(totals + place, total, mask=at_R < group)
+    place = place[:, None] * D + at_D[None, :]
+    tl.store(out + place, mixed.to(out.dtype.element_ty), mask=real)
 
 
 @triton.jit

@@ -57,23 +57,23 @@ class Decoder:
         longest = pages_SM.shape[1] * attention.PAGE
         plan = attention.plan_for(len(state.token), self.shared, self.width, longest)
         residual_BD = self.embed.weight[state.token].float()
-        more_BD: Tensor | None = None
+        more: Tensor | None = None  # of the residual: a product, or the parts of one
         for layer, both in zip(self.layers, cache, strict=True):
-            x_BD = self._norm(more_BD, residual_BD, layer["norm_in"])
-            qkv_BX = linear(x_BD, layer["qkv"], layer["bias"])
+            x_BD = self._norm(more, residual_BD, layer["norm_in"])
+            qkv_BX = products.product(x_BD, layer["qkv"], layer["bias"])
             where = (state, length_P, both, pages_SM, self.heads, layer["norms"], self.eps)
             mixed_BX = attention.attend(qkv_BX, self.table, *where, plan)
-            more_BD = linear(mixed_BX, layer["out"])
-            x_BD = self._norm(more_BD, residual_BD, layer["norm_mlp"])
-            more_BD = linear(products.silu_product(x_BD, layer["gate_up"]), layer["down"])
-        return linear(self._norm(more_BD, residual_BD, self.norm.weight), self.head)
+            more = products.product(mixed_BX, layer["out"])
+            x_BD = self._norm(more, residual_BD, layer["norm_mlp"])
+            more = products.product(products.silu_product(x_BD, layer["gate_up"]), layer["down"])
+        return products.product(self._norm(more, residual_BD, self.norm.weight), self.head)
 
     def logits(self, hidden_PD: Tensor) -> Tensor:
         """Logits of hidden states that the model's own code computed."""
         return linear(hidden_PD.to(self.head.dtype), self.head)
 
-    def _norm(self, more_BD: Tensor | None, residual_BD: Tensor, weight_D: Tensor) -> Tensor:
-        return products.add_norm(more_BD, residual_BD, weight_D, self.eps, self.head.dtype)
+    def _norm(self, more: Tensor | None, residual_BD: Tensor, weight_D: Tensor) -> Tensor:
+        return products.add_norm(more, residual_BD, weight_D, self.eps, self.head.dtype)
 
     def _layer(self, layer: Any) -> dict[str, Any]:
         attention, mlp = layer.self_attn, layer.mlp
