@@ -18,9 +18,10 @@ from torch import Tensor
 from bench.gpu_profile import place
 from bench.gpu_rollout import bandwidth, build
 from sps.policy.logprobs import Scorer, micro_batches, token_logprobs
-from sps.rollout.cuda import attention, engine, kernels, room
+from sps.rollout.cuda import attention, engine, room
 from sps.rollout.cuda import mlp_kernels as products
 from sps.rollout.cuda.rows import Rows
+from sps.rollout.cuda.state import PAGE, State
 from sps.rollout.native.layers import head_width
 from sps.types import Request, Sampling
 
@@ -51,7 +52,7 @@ class Layers:
     """Random caches and queries of a few layers: rows of given lengths, groups sharing a prompt."""
 
     def __init__(self, config: Any, own: list[int], prompt: int, group: int, layers: int):
-        page, rows = attention.PAGE, len(own)
+        page, rows = PAGE, len(own)
         self.heads, shared = config.num_attention_heads, config.num_key_value_heads
         self.width, self.shared, self.group, self.prompt = head_width(config), shared, group, prompt
         self.own, groups = own, -(-rows // group)
@@ -69,7 +70,7 @@ class Layers:
         self.caches = torch.randn(shape, device=DEVICE, dtype=torch.bfloat16)
         inputs = (layers, rows, (self.heads + 2 * shared) * self.width)
         self.qkv = torch.randn(inputs, device=DEVICE, dtype=torch.bfloat16)
-        self.state = kernels.State.empty(rows, 1, torch.device(DEVICE))
+        self.state = State.empty(rows, 1, torch.device(DEVICE))
         self.state.slot.copy_(torch.arange(rows))
         self.state.prompt.copy_(torch.arange(rows) // group)
         self.state.own.copy_(torch.tensor(own))
@@ -88,7 +89,7 @@ class Layers:
 
     def plain(self, layer: int, row: int) -> Tensor:
         """One row's result by plain torch in float64, from the cache as it is now, [heads, D]."""
-        of_prompt, own, prompt = -(-self.prompt // attention.PAGE), self.own[row], self.prompt
+        of_prompt, own, prompt = -(-self.prompt // PAGE), self.own[row], self.prompt
         pages = self.table[row].long()
         x = self.qkv[layer, row].view(-1, self.width).double()
         cos, sin = (t[prompt + own].double() for t in self.turns)
@@ -121,10 +122,11 @@ def poison(like: Tensor) -> None:
 def check_attention(config: Any) -> Iterator[Found]:
     """The kernel against plain torch, unequal lengths, with and without parts."""
     rng = np.random.default_rng(0)
-    for rows, parts, keys, warps in itertools.product((8, 24), (1, 3, 16), (32, 64, 128), (2, 4)):
+    tiles = [(64, 2, 4), (128, 4, 2), (32, 4, 3)]
+    for (keys, warps, stages), rows, parts in itertools.product(tiles, (8, 24), (1, 3, 16)):
         own = [0, 1, 63, 64, 65, 127, 128, 3000, *rng.integers(0, 3072, rows - 8).tolist()]
         made = Layers(config, own, prompt=int(rng.integers(1, 300)), group=4, layers=1)
-        plan = attention.Plan(parts, keys, 1 + parts % 2, warps, 3)
+        plan = attention.Plan(parts, keys, 1 + parts % 2, warps, stages)
         want = torch.stack([made.plain(0, row) for row in range(rows)])
         poison(want.bfloat16())
         got = made.attend(0, plan).view(want.shape).double()
@@ -169,7 +171,7 @@ def check_engine() -> Iterator[Found]:
     for what, pages in (("all pages", None), ("few pages", 60)):
         ours = engine.CudaEngine(model, [2, 17, 40, 41], 0, max_rows=64)
         if pages:
-            each = 2 * 3 * 2 * 128 * attention.PAGE * 2
+            each = 2 * 3 * 2 * 128 * PAGE * 2
             room._SHARE = (pages + 0.5) * each / room.free_bytes(torch.device(DEVICE))
         done = list(ours.generate(requests, Sampling(6, 1500, seed=3)))
         found, made = distances(model, texts, done), ours.room
@@ -209,7 +211,7 @@ def sweep_attention(config: Any, rows: int, own: list[int], until: float) -> Ite
     layers = max(2, min(28, int(4e8 // max(1, 2048 * sum(own)))))
     made = Layers(config, own, prompt=200, group=8, layers=layers)
     floor = made.bytes() / bandwidth() * 1e6
-    longest = made.table.shape[1] * attention.PAGE
+    longest = made.table.shape[1] * PAGE
     usual = attention.plan_for(rows, made.shared, made.width, longest)
     whole = attention.Plan(1, 64, 2, 2, 4)  # one program a row and key/value head
     programs = rows * made.shared

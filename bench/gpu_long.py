@@ -225,8 +225,8 @@ def parts(asked: str, options: argparse.Namespace, results: Results, until: floa
     kind, _, shape = asked.partition(":")
     if kind == "check":
         steps: list[Iterable] = [
-            decode.check_attention(config_of("7b")), decode.check_attention(config_of("1.5b")),
-            decode.check_products(), decode.check_engine(),
+            decode.check_attention(config_of("7b")), decode.check_engine(),
+            decode.check_products(), decode.check_attention(config_of("1.5b")),
         ]  # fmt: skip
         for step in steps:
             for found in step:

@@ -15,7 +15,8 @@ import torch
 
 from bench.gpu_rollout import WORK, build, floor_seconds
 from sps.rollout.cuda.engine import CudaEngine
-from sps.rollout.cuda.room import Room, pages_of
+from sps.rollout.cuda.room import Room
+from sps.rollout.cuda.state import pages_of
 from sps.types import Request, Sampling
 
 REPLAYS, SHOWN = 5, 14

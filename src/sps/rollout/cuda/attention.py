@@ -16,9 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sps.rollout.cuda.kernels import State
+from sps.rollout.cuda.state import State
 
-PAGE = 128  # tokens of a page
 _PROGRAMS = 528  # that keep a GPU busy: four on each of an H200's 132 multiprocessors
 _MOST_PARTS = 32
 _LONG = 1024  # tokens of a row from which it is worth splitting
@@ -78,12 +77,12 @@ def _store_new(
     return k.to(tl.float32), v.to(tl.float32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M", "parts", "turns"])  # compiled once for all numbers of rows
 def _attend(
     qkv, cos, sin, q_norm, k_norm, eps, keys, values, table, M, slot, prompt, prompt_length,
-    own, live, out, tops, totals, scale,
+    own, live, out, tops, totals, scale, parts, turns,
     HEADS: tl.constexpr, SHARED: tl.constexpr, D: tl.constexpr, NORM: tl.constexpr,
-    R: tl.constexpr, N: tl.constexpr, PAGE: tl.constexpr, PARTS: tl.constexpr, TURNS: tl.constexpr,
+    R: tl.constexpr, N: tl.constexpr, PAGE: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
     """One part of the keys that a row sees, for the query heads that share a key/value head: `out`,
 
@@ -98,8 +97,8 @@ def _attend(
     pages = table + tl.load(slot + row).to(tl.int64) * M
     first_own, blocks = tl.cdiv(behind, PAGE), tl.cdiv(behind, N) * awake
     count = blocks + tl.cdiv(before, N) * awake
-    each = tl.maximum(tl.cdiv(count, PARTS), TURNS) if PARTS > 1 else count
-    place = (row * HEADS + head * group + at_R) * PARTS + part
+    each = tl.maximum(tl.cdiv(count, parts), turns) if SPLIT else count
+    place = (row * HEADS + head * group + at_R) * parts + part
     if (part > 0) & (part * each >= count):
         tl.store(tops + place, tl.full([R], float("-inf"), tl.float32), mask=at_R < group)
         return
@@ -132,22 +131,22 @@ def _attend(
         v = tl.load(values + there + at_ND, mask=seen[:, None], other=0.0)
         mixed = mixed * shrink[:, None] + tl.dot(mass.to(v.dtype), v)
         best, total = top, total * shrink + tl.sum(mass, 1)
-    if PARTS == 1:
-        mixed = mixed / total[:, None]
-    else:
+    if SPLIT:
         tl.store(tops + place, best, mask=at_R < group)
         tl.store(totals + place, total, mask=at_R < group)
+    else:
+        mixed = mixed / total[:, None]
     place = place[:, None] * D + at_D[None, :]
     tl.store(out + place, mixed.to(out.dtype.element_ty), mask=real)
 
 
-@triton.jit
-def _join(mixes, tops, totals, out, D: tl.constexpr, PARTS: tl.constexpr, K: tl.constexpr):
+@triton.jit(do_not_specialize=["parts"])
+def _join(mixes, tops, totals, out, parts, D: tl.constexpr, K: tl.constexpr):
     """The softmax over all parts of a query head's keys; a part without keys has top -inf."""
     head = tl.program_id(0).to(tl.int64)
     at_K, at_D = tl.arange(0, K), tl.arange(0, D)
-    place = head * PARTS + at_K
-    top = tl.load(tops + place, mask=at_K < PARTS, other=float("-inf"))
+    place = head * parts + at_K
+    top = tl.load(tops + place, mask=at_K < parts, other=float("-inf"))
     there = top > float("-inf")
     weight = tl.exp2(top - tl.max(top, 0))
     total = tl.sum(tl.load(totals + place, mask=there, other=0.0) * weight, 0)
@@ -182,14 +181,14 @@ def attend(
     _attend[(rows, shared, plan.parts)](
         qkv_BX, *turns, *(norms or turns), eps, *cache, table_SM, table_SM.shape[1], state.slot,
         state.prompt, length_P, state.own, state.live, into, tops, totals,
-        width**-0.5 * 1.4426950408889634, HEADS=heads, SHARED=shared, D=width,
-        NORM=norms is not None, R=max(16, triton.next_power_of_2(heads // shared)), N=plan.keys,
-        PAGE=page, PARTS=plan.parts, TURNS=plan.turns, num_warps=plan.warps,
+        width**-0.5 * 1.4426950408889634, plan.parts, plan.turns, HEADS=heads, SHARED=shared,
+        D=width, NORM=norms is not None, R=max(16, triton.next_power_of_2(heads // shared)),
+        N=plan.keys, PAGE=page, SPLIT=plan.parts > 1, num_warps=plan.warps,
         num_stages=2 * plan.stages - 1,  # half of them go to the numbers of the pages
     )  # fmt: skip
     if plan.parts > 1:
         _join[(rows * heads,)](
-            into, tops, totals, out_BX,
-            D=width, PARTS=plan.parts, K=triton.next_power_of_2(plan.parts), num_warps=4,
+            into, tops, totals, out_BX, plan.parts,
+            D=width, K=triton.next_power_of_2(plan.parts), num_warps=4,
         )  # fmt: skip
     return out_BX

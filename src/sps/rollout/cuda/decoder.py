@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from sps.rollout.cuda import attention, kernels
+from sps.rollout.cuda import attention
 from sps.rollout.cuda import mlp_kernels as products
+from sps.rollout.cuda.state import PAGE, State
 from sps.rollout.native.layers import head_width
 
 Cache = tuple[Tensor, Tensor]  # keys and values of one layer
@@ -50,11 +51,11 @@ class Decoder:
             self.table = cos[0].float().contiguous(), sin[0].float().contiguous()
 
     def __call__(
-        self, state: kernels.State, length_P: Tensor, cache: list[Cache], pages_SM: Tensor
+        self, state: State, length_P: Tensor, cache: list[Cache], pages_SM: Tensor
     ) -> Tensor:
         """Logits after one more token a row."""
         assert self.table is not None  # prepare() came first
-        longest = pages_SM.shape[1] * attention.PAGE
+        longest = pages_SM.shape[1] * PAGE
         plan = attention.plan_for(len(state.token), self.shared, self.width, longest)
         residual_BD = self.embed.weight[state.token].float()
         more: Tensor | None = None  # of the residual: a product, or the parts of one

@@ -19,8 +19,9 @@ from sps.errors import RunFailed
 from sps.rollout.cuda import kernels
 from sps.rollout.cuda.decoder import Decoder
 from sps.rollout.cuda.retry import draw_all
-from sps.rollout.cuda.room import Room, bucket
+from sps.rollout.cuda.room import Room
 from sps.rollout.cuda.rows import Prompt, Rows, Wanted
+from sps.rollout.cuda.state import State, bucket
 from sps.rollout.native import attention
 from sps.rollout.native.sampling import draw, uniform_at
 from sps.types import Completion, Request, Sampling
@@ -140,7 +141,7 @@ class CudaEngine:
 
 
 def choose(
-    logits_BV: Tensor, state: kernels.State, ahead: int, sampling: Sampling
+    logits_BV: Tensor, state: State, ahead: int, sampling: Sampling
 ) -> tuple[Tensor, Tensor]:
     """Token and log-probability; the fused kernels, or torch where top-p or top-k are asked for."""
     if sampling.temperature == 0 or (sampling.top_p == 1 and sampling.top_k == 0):

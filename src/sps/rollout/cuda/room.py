@@ -8,26 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sps.rollout.cuda import kernels
-from sps.rollout.cuda.attention import PAGE
 from sps.rollout.cuda.decoder import Decoder
+from sps.rollout.cuda.state import PAGE, State, pages_of
 from sps.types import Sampling
 
 _SHARE = 0.6  # of the free memory that pages may take; the rest is for graphs and for training
 _PREFILL = 65_536  # prompt tokens run at once
-
-
-def pages_of(tokens: int) -> int:
-    """How many pages hold this many tokens."""
-    return -(-tokens // PAGE)
-
-
-def bucket(count: int, most: int) -> int:
-    """The least number of rows a step is captured for that holds `count`: 8, 12, 16, 24, 32, ..."""
-    size = 8
-    while size < count:
-        size = size * 3 // 2 if size & (size - 1) == 0 else size * 4 // 3
-    return min(size, most)
 
 
 def free_bytes(device: torch.device) -> float:
@@ -74,7 +60,7 @@ class Room:
         most = pages_of(longest) + pages_of(new)
         self.pages_SM = torch.zeros(size, most, dtype=torch.int32, device=device)
         self.length_P = torch.zeros(size, dtype=torch.int32, device=device)
-        self.state = kernels.State.empty(size, new, device)
+        self.state = State.empty(size, new, device)
         self.graphs: dict[tuple, Callable[[], None]] = {}
         # Graphs run one after another and leave nothing behind: they share their memory.
         self.pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sps.rollout.cuda.room import Room, pages_of
+from sps.rollout.cuda.state import PAGE, pages_of
 from sps.rollout.native.sampling import row_keys
 from sps.types import Completion, Request, Sampling
+
+if TYPE_CHECKING:
+    from sps.rollout.cuda.room import Room  # needs triton, which CPUs may lack
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ class Rows:
         """
         while True:
             reach_B = np.minimum(self.age_B + steps, self.sampling.max_new_tokens)
-            short_B = -(-reach_B // self.room.cache[0][0].shape[2])
+            short_B = -(-reach_B // PAGE)
             short_B -= np.fromiter(map(len, self.held), dtype=np.int64, count=self.count)
             if short_B.sum() <= len(self.free_pages):
                 break
