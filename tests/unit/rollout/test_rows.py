@@ -65,7 +65,9 @@ def draw(size, pages, prompts, length_PG, new):
     rows = Rows(room, Sampling(length_PG.shape[1], new))
     waiting = deque(Wanted(i, s) for i, r in enumerate(requests) for s in r.samples)
     done, again, most = [], 0, 0
-    while waiting or rows.count:
+    for _ in range(2000):
+        if not waiting and not rows.count:
+            break
         if waiting:
             take = rows.admit(waiting, requests)
             for request in dict.fromkeys(w.request for w in take):
@@ -110,11 +112,16 @@ def test_every_sample_is_drawn_once_however_few_the_pages(prompts, n, extra, siz
 
 
 def test_short_rows_do_not_pay_for_long_ones():
-    # 16 rows of 1 page where one may take 8; the prompt takes 1 of 17: once some have ended and
-    # the mean is known, all others run at once, though only 2 would if each reserved its longest
+    # 16 pages for rows of 1 that might take 8 each: all 16 run at once when some have ended
     length_PG = np.full((1, 40), 100)
     done, again, most = draw(16, 17, [10], length_PG, new=8 * PAGE)
     assert (len(done), again, most) == (40, 0, 16)
+
+
+def test_rows_are_let_in_by_the_mean_length_and_need_not_wait_again():
+    # 16 pages for rows of 3: two that might take 8 each, and once these have ended as many as fit
+    done, again, most = draw(16, 17, [10], np.full((1, 20), 300), new=8 * PAGE)
+    assert (len(done), again, most) == (20, 0, 5)
 
 
 def test_the_youngest_rows_wait_when_pages_run_out_and_are_drawn_again():

@@ -164,7 +164,8 @@ class _Capture:
     def update(self, key: Tensor, value: Tensor, layer: int, *_: Any, **__: Any) -> tuple:
         """Store a layer's keys and values, [P, H, L, D]; the prompt attends to its own."""
         for new_PHLD, into in zip((key, value), self.cache[layer], strict=True):
-            (rows, most), (_, heads, page, width) = self.pages_PM.shape, into.shape
+            rows, most = self.pages_PM.shape
+            heads, page, width = into.shape[1:]
             whole = pad(new_PHLD, (0, 0, 0, most * page - new_PHLD.shape[2]))
             into[self.pages_PM] = (
                 whole.view(rows, heads, most, page, width).transpose(1, 2).to(into.dtype)
