@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bench.gpu_profile import place
+from bench.gpu_profile import kernels_of, place
 from bench.gpu_rollout import bandwidth, build
 from sps.policy.logprobs import Scorer, micro_batches, token_logprobs
-from sps.rollout.cuda import attention, engine, room
+from sps.rollout.cuda import attention, early, engine, room
 from sps.rollout.cuda import mlp_kernels as products
 from sps.rollout.cuda.rows import Rows
 from sps.rollout.cuda.state import PAGE, State
@@ -168,8 +168,10 @@ def check_engine() -> Iterator[Found]:
     texts = [tuple(rng.integers(3, 2000, n).tolist()) for n in (7, 130, 300, 128)]
     requests = [Request(i, t, tuple(range(6))) for i, t in enumerate(texts)]
     usual, engine.Rows = room._SHARE, Counted
-    for what, pages in (("all pages", None), ("few pages", 60)):
+    for what, pages in (("all pages", None), ("few pages", 60), ("tiles", 60), ("early", 60)):
         ours = engine.CudaEngine(model, [2, 17, 40, 41], 0, max_rows=64)
+        products.tiles_for = small_tiles if what in ("tiles", "early") else products.no_tiles
+        early.on = what == "early"
         if pages:
             each = 2 * 3 * 2 * 128 * PAGE * 2
             room._SHARE = (pages + 0.5) * each / room.free_bytes(torch.device(DEVICE))
@@ -181,6 +183,14 @@ def check_engine() -> Iterator[Found]:
         yield found
         ours.close()
     room._SHARE, engine.Rows = usual, Rows
+    products.tiles_for, early.on = products.no_tiles, False
+
+
+def small_tiles(count: int, size: int, depth: int) -> products.Tiles | None:
+    """For SMALL: our own products, those that a norm adds up in two parts."""
+    if size % 128 or depth % 256:
+        return None
+    return products.Tiles(64, 128, 2 if size == SMALL["hidden_size"] else 1, 4, 4)
 
 
 def distances(model: Any, texts: list, done: list) -> Found:
@@ -314,8 +324,11 @@ def best_tiles(found: list[Found], config: Any) -> Callable[[int, int, int], pro
     return table
 
 
-def time_step(ours: engine.CudaEngine, rows: int, own: int) -> Found:
-    """One step with this many rows, all `own` tokens long: milliseconds, and share of the floor."""
+def time_step(ours: engine.CudaEngine, rows: int, own: int, shown: int = 0) -> Found:
+    """One step with this many rows, all `own` tokens long: milliseconds, and share of the floor.
+
+    With `shown`, also microseconds and launches of as many kernels.
+    """
     config, prompt = ours.model.config, 200
     groups = max(1, rows // 8)
     requests = [Request(i, (5,) * prompt, tuple(range(rows // groups))) for i in range(groups)]
@@ -333,6 +346,7 @@ def time_step(ours: engine.CudaEngine, rows: int, own: int) -> Found:
             end.record()
             end.synchronize()
             spent.append(start.elapsed_time(end))
+        kernels = kernels_of(replay) if shown else {}
     ms = statistics.median(spent[5:])
     token = 2 * config.num_hidden_layers * config.num_key_value_heads * head_width(config) * 2
     read = 2 * (sum(p.numel() for p in ours.model.parameters()))
@@ -340,4 +354,8 @@ def time_step(ours: engine.CudaEngine, rows: int, own: int) -> Found:
         read -= 2 * config.vocab_size * config.hidden_size  # of the embedding only a few rows
     cache = (rows * own + groups * prompt) * token
     floor = (read + cache) / bandwidth() * 1e3
-    return {"ms": ms, "floor_ms": floor, "share": floor / ms, "rows": rows, "own": own}
+    found = {"ms": ms, "floor_ms": floor, "share": floor / ms, "rows": rows, "own": own}
+    if shown:
+        slowest = sorted(kernels.items(), key=lambda item: -item[1][0])[:shown]
+        found["kernels"] = {name[:70]: (round(us, 1), n) for name, (us, n) in slowest}
+    return found

@@ -7,9 +7,10 @@ python -m bench.gpu_long 7b:16x8 7b:24x32:256 --sides ours,whole,vllm --turns 3
 7b:24x32:256 is 24 prompts, 32 samples each, 256 rows at once. Lengths are drawn once (geometric,
 mean 900, at most 3072) and forced on all sides, log-probabilities on, prompts of 200 tokens, random
 weights in bf16. Sides: `ours`; `products`, with the tiles that products:SHAPE found fastest;
-`whole`, one program a row and key/value head and powers of two of rows, as it once was; `vllm`
-where it is installed. Every figure is written at once to OUT/NAME.json, and what is there already
-is not measured again. --seconds limits each part.
+`early`, the same with kernels that start before the one in front of them has ended; `whole`, one
+program a row and key/value head and powers of two of rows, as it once was; `vllm` where it is
+installed. Every figure is written at once to OUT/gpu_long_NAME.json, and rollouts and steps that
+are there already are not measured again. --seconds limits each part, 7b:16x8@60 this one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import statistics
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from bench import gpu_decode as decode
 from bench.gpu_rollout import QWEN15
 from bench.sides import RESULTS, machine, wait
-from sps.rollout.cuda import attention, engine
+from sps.rollout.cuda import attention, early, engine
 from sps.rollout.cuda import mlp_kernels as products
 from sps.rollout.cuda.rows import Rows, Wanted
 from sps.types import Request, Sampling
@@ -112,11 +114,23 @@ def powers_of_two(count: int, most: int) -> int:
     return min(most, max(8, 1 << (count - 1).bit_length()))
 
 
-WAYS: dict[str, dict[str, Any]] = {  # what each side of ours changes: module, name -> value
-    "ours": {},
-    "products": {},
-    "whole": {"plan": lambda *_: attention.Plan(1, 64, 2, 2, 4), "bucket": powers_of_two},
-}
+WAYS = ("ours", "products", "early", "whole")  # sides of ours
+
+
+@contextmanager
+def way(name: str, tiles: Callable) -> Iterator[None]:
+    """The engine as this side has it."""
+    usual = attention.plan_for, engine.bucket
+    if name == "whole":
+        attention.plan_for = lambda *_: attention.Plan(1, 64, 2, 2, 4)
+        engine.bucket = powers_of_two
+    products.tiles_for = tiles if name in ("products", "early") else products.no_tiles
+    early.on = name == "early"
+    try:
+        yield
+    finally:
+        attention.plan_for, engine.bucket = usual
+        products.tiles_for, early.on = products.no_tiles, False
 
 
 def native_side(model: Any, name: str, work: tuple[int, int, int], tiles: Any) -> Callable:
@@ -124,17 +138,12 @@ def native_side(model: Any, name: str, work: tuple[int, int, int], tiles: Any) -
     groups, n, at_once = work
     ours = engine.CudaEngine(model, [-1], 0, max_rows=at_once)
     requests = [Request(i, tuple(p), tuple(range(n))) for i, p in enumerate(prompts_of(groups))]
-    usual = attention.plan_for, engine.bucket
 
     def run(length_PG: np.ndarray, seed: int) -> int:
         engine.Rows = forced(length_PG)
-        attention.plan_for = WAYS[name].get("plan", usual[0])
-        engine.bucket = WAYS[name].get("bucket", usual[1])
-        products.tiles_for = tiles if name == "products" else products.no_tiles
-        drawn = sum(len(c.ids) for c in ours.generate(requests, Sampling(n, MOST, seed=seed)))
-        attention.plan_for, engine.bucket = usual
-        products.tiles_for, engine.Rows = products.no_tiles, Rows
-        return drawn
+        with way(name, tiles):
+            done = ours.generate(requests, Sampling(n, MOST, seed=seed))
+            return sum(len(c.ids) for c in done)
 
     run.close = ours.close  # type: ignore[attr-defined]
     return run
@@ -250,17 +259,16 @@ def parts(asked: str, options: argparse.Namespace, results: Results, until: floa
 
 def steps_of(shape: str, options: argparse.Namespace, results: Results, until: float) -> None:
     """One step, as the engine is and as it was."""
-    tiles, usual = known_tiles(shape, options.out), attention.plan_for
+    tiles = known_tiles(shape, options.out)
     ours = engine.CudaEngine(build(shape), [-1], 0, max_rows=256)
-    for count, own in ((8, 2800), (16, 2400), (32, 1800), (64, 1000), (128, 500)):
-        for name in ("whole", "ours", "products"):
+    for count, own in ((8, 2800), (64, 1000), (32, 1800), (128, 500), (16, 2400)):
+        for name in WAYS:
             what = f"{name} {count} x {own}"
             if results.has(what) or time.monotonic() > until:
                 continue
-            attention.plan_for = WAYS[name].get("plan", usual)
-            products.tiles_for = tiles if name == "products" else products.no_tiles
-            results.add({"what": what, **decode.time_step(ours, count, own)})
-            attention.plan_for, products.tiles_for = usual, products.no_tiles
+            with way(name, tiles):
+                shown = 14 if count in (8, 64) else 0
+                results.add({"what": what, **decode.time_step(ours, count, own, shown)})
 
 
 def main() -> None:
@@ -275,9 +283,10 @@ def main() -> None:
     parser.add_argument("--close", action="store_true", help="give the cache back after each turn")
     options = parser.parse_args()
     failed = False
-    for asked in options.work:
+    for wanted in options.work:
+        asked, _, seconds = wanted.partition("@")
         print(f"== {asked}", flush=True)
-        until = time.monotonic() + options.seconds
+        until = time.monotonic() + float(seconds or options.seconds)
         kind = asked.partition(":")[0]
         try:
             run = rollouts if kind in SHAPES else parts

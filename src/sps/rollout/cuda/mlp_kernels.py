@@ -15,13 +15,17 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn.functional import linear
 
+from sps.rollout.cuda import early
+
 _TILE = 64  # side of a product's tile
 
 
 @triton.jit
 def _add_norm(
-    x, residual, weight, out, eps, size, rows, PARTS: tl.constexpr, BLOCK: tl.constexpr
+    x, residual, weight, out, eps, size, rows,
+    PARTS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    early.begin(EARLY)
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)
     real = at < size
@@ -52,7 +56,7 @@ def add_norm(
     parts = 0 if x is None else x.numel() // residual_BD.numel()
     _add_norm[(rows,)](
         residual_BD if x is None else x, residual_BD, weight_D, out_BD, eps, size, rows,
-        PARTS=parts, BLOCK=block, num_warps=4 if block <= 1024 else 8,
+        PARTS=parts, BLOCK=block, num_warps=4 if block <= 1024 else 8, **early.options(),
     )  # fmt: skip
     return out_BD
 
@@ -80,6 +84,7 @@ tiles_for: Callable[[int, int, int], Tiles | None] = no_tiles
 def _product(
     x, weight, bias, out, rows, K, N, each,
     BIAS: tl.constexpr, SILU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """A tile of x @ weight.T, or of silu(x @ gate.T) * (x @ up.T); weights are the left operand,
 
@@ -91,6 +96,11 @@ def _product(
     there = (at_M < rows)[None, :]
     xs = x + at_M[None, :] * K + at_K[:, None]
     ws = weight + at_N.to(tl.int64)[:, None] * K + at_K[None, :]
+    if EARLY:
+        early.fetch(weight + at_N.to(tl.int64)[:, None] * K + part * each)
+        if SILU:
+            early.fetch(weight + (N + at_N).to(tl.int64)[:, None] * K + part * each)
+    early.begin(EARLY)
     acc = tl.zeros([BN, BM], tl.float32)
     up = tl.zeros([BN, BM], tl.float32)
     for k in range(0, each, BK):
@@ -143,7 +153,7 @@ def _run(
     _product[(size // how.wide, how.parts, triton.cdiv(rows, most))](
         x_BD, weight, x_BD if bias is None else bias, out, rows, depth, size, depth // how.parts,
         BIAS=bias is not None, SILU=silu, BM=most, BN=how.wide, BK=how.deep,
-        num_warps=how.warps, num_stages=how.stages,
+        num_warps=how.warps, num_stages=how.stages, **early.options(),
     )  # fmt: skip
 
 
