@@ -29,9 +29,9 @@ def begin(EARLY: tl.constexpr):
 
 
 @triton.jit
-def fetch(rows):
-    """Ask for the first kilobyte behind each pointer [N, 1] of 2-byte numbers."""
-    at = (rows + tl.arange(0, 8)[None, :] * 64).to(tl.int64)
+def fetch(rows, size):
+    """Ask for the first of `size` 2-byte numbers behind each pointer [N, 1], up to a kilobyte."""
+    at = (rows + tl.minimum(tl.arange(0, 8) * 64, size - 16)[None, :]).to(tl.int64)
     tl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [at], dtype=tl.int32, is_pure=False,
         pack=1,

@@ -97,9 +97,9 @@ def _product(
     xs = x + at_M[None, :] * K + at_K[:, None]
     ws = weight + at_N.to(tl.int64)[:, None] * K + at_K[None, :]
     if EARLY:
-        early.fetch(weight + at_N.to(tl.int64)[:, None] * K + part * each)
+        early.fetch(weight + at_N.to(tl.int64)[:, None] * K + part * each, each)
         if SILU:
-            early.fetch(weight + (N + at_N).to(tl.int64)[:, None] * K + part * each)
+            early.fetch(weight + (N + at_N).to(tl.int64)[:, None] * K + part * each, each)
     early.begin(EARLY)
     acc = tl.zeros([BN, BM], tl.float32)
     up = tl.zeros([BN, BM], tl.float32)
@@ -130,6 +130,7 @@ def product(x_BD: Tensor, weight_FD: Tensor, bias_F: Tensor | None = None) -> Te
 
 def tiled(x_BD: Tensor, weight_FD: Tensor, bias_F: Tensor | None, how: Tiles) -> Tensor:
     """`product` by our own kernel; sizes must be multiples of the tiles."""
+    assert bias_F is None or how.parts == 1  # every part would add it
     rows, size = len(x_BD), len(weight_FD)
     shape = (rows, size) if how.parts == 1 else (how.parts, rows, size)
     out = x_BD.new_empty(shape, dtype=x_BD.dtype if how.parts == 1 else torch.float32)
