@@ -83,8 +83,7 @@ def _attend(
     qkv, cos, sin, q_norm, k_norm, eps, keys, values, table, M, slot, prompt, prompt_length,
     own, live, out, tops, totals, scale, parts, turns,
     HEADS: tl.constexpr, SHARED: tl.constexpr, D: tl.constexpr, NORM: tl.constexpr,
-    R: tl.constexpr, N: tl.constexpr, PAGE: tl.constexpr, SPLIT: tl.constexpr,
-    EARLY: tl.constexpr,
+    R: tl.constexpr, N: tl.constexpr, PAGE: tl.constexpr, SPLIT: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """One part of the keys that a row sees, for the query heads that share a key/value head: `out`,
 
@@ -106,8 +105,7 @@ def _attend(
         tl.store(tops + place, tl.full([R], float("-inf"), tl.float32), mask=at_R < group)
         return
     turn = (behind + before).to(tl.int64) * D + at_D
-    cos_D, sin_D = tl.load(cos + turn), tl.load(sin + turn)
-    sin_D = tl.where(at_D < D // 2, -sin_D, sin_D)
+    cos_D, sin_D = tl.load(cos + turn), tl.where(at_D < D // 2, -1.0, 1.0) * tl.load(sin + turn)
     source = qkv + row * (HEADS + 2 * SHARED) * D
     where, real = (head * group + at_R[:, None]) * D, (at_R < group)[:, None]
     q = _turned(source, where, real, q_norm, cos_D, sin_D, eps, D, NORM)
