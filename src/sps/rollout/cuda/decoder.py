@@ -64,9 +64,10 @@ class Decoder:
             qkv_BX = products.product(x_BD, layer["qkv"], layer["bias"])
             where = (state, length_P, both, pages_SM, self.heads, layer["norms"], self.eps)
             mixed_BX = attention.attend(qkv_BX, self.table, *where, plan)
-            more = products.product(mixed_BX, layer["out"])
+            more = products.product(mixed_BX, layer["out"], parts=True)
             x_BD = self._norm(more, residual_BD, layer["norm_mlp"])
-            more = products.product(products.silu_product(x_BD, layer["gate_up"]), layer["down"])
+            wide_BF = products.silu_product(x_BD, layer["gate_up"])
+            more = products.product(wide_BF, layer["down"], parts=True)
         return products.product(self._norm(more, residual_BD, self.norm.weight), self.head)
 
     def logits(self, hidden_PD: Tensor) -> Tensor:

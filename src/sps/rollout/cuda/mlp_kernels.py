@@ -119,11 +119,13 @@ def _product(
     tl.store(out + place, result, mask=there)
 
 
-def product(x_BD: Tensor, weight_FD: Tensor, bias_F: Tensor | None = None) -> Tensor:
-    """x @ weight.T + bias: [B, F], or the [K, B, F] parts of it in float32, to be added up."""
+def product(
+    x_BD: Tensor, weight_FD: Tensor, bias_F: Tensor | None = None, parts: bool = False
+) -> Tensor:
+    """x @ weight.T + bias, [B, F]; with `parts` maybe [K, B, F] in float32, to be added up."""
     (rows, depth), size = x_BD.shape, len(weight_FD)
     tiles = tiles_for(rows, size, depth)
-    if tiles is None:
+    if tiles is None or (tiles.parts > 1 and not parts):
         return linear(x_BD, weight_FD, bias_F)
     return tiled(x_BD, weight_FD, bias_F, tiles)
 
