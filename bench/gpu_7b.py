@@ -37,7 +37,7 @@ TINY = {
     "vocab_size": 300, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "intermediate_size": 128, "max_position_embeddings": 512,
 }  # fmt: skip
-TASK = '''
+TASK = """
 def problems(split):
     count = {"train": 64, "validation": 4, "test": 4}[split]
     return [{"id": f"{split}-{i}", "question": str(i), "answer": "even"} for i in range(count)]
@@ -49,7 +49,7 @@ def prompt(problem):
 def judge(problem, text):
     words = text.split()
     return bool(words) and int(words[-1][1:] or 0) % 2 == 0
-'''
+"""
 RL = (
     "step", "reward", "length", "engine_gap", "engine_gap_rms", "grad_norm", "kl_ref", "entropy",
     "peak_gib", "seconds/generate", "seconds/verify", "seconds/update", "out_of_memory",
