@@ -69,7 +69,6 @@ class Part:
     tiny: dict[str, Any] = field(default_factory=lambda: {"rollout.max_new_tokens": 8})
 
 
-_EIGHT = {"rl.optimizer.bits": 8, "irl.optimizer.bits": 8}
 PARTS = {
     "lora": Part(
         SEVEN,
@@ -85,7 +84,8 @@ PARTS = {
     ),
     "whole": Part(
         SEVEN,
-        {"rl.steps": 4, "irl.every": 2, "checkpoint.every": 2, "rl.algorithm.beta": 0.001, **_EIGHT},
+        {"rl.steps": 4, "irl.every": 2, "checkpoint.every": 2, "rl.algorithm.beta": 0.001}
+        | {"rl.optimizer.bits": 8, "irl.optimizer.bits": 8},
         kill=("rl", 3),
         last=("irl", 4),
     ),
