@@ -14,6 +14,7 @@ from torch.nn.functional import linear
 
 from sps.rollout.cuda import attention
 from sps.rollout.cuda import mlp_kernels as products
+from sps.rollout.cuda.copies import Copies
 from sps.rollout.cuda.state import PAGE, State
 from sps.rollout.native.layers import head_width
 
@@ -31,17 +32,14 @@ class Decoder:
         self.width = head_width(config)
         self.eps, self.rotary = config.rms_norm_eps, model.base_model.rotary_emb
         self.embed, self.norm = model.get_input_embeddings(), model.base_model.norm
-        self.copies: list[tuple[Tensor, Tensor]] = []  # (ours, the trainer's)
+        self.copies = Copies(self.kind)
         self.layers = [self._layer(layer) for layer in model.base_model.layers]
-        self.head = self._joined([model.get_output_embeddings().weight])
+        self.head = self.copies.weights([model.get_output_embeddings()])
         self.table: tuple[Tensor, Tensor] | None = None
 
-    @torch.no_grad()
     def refresh(self) -> None:
-        """Follow the trainer's weights: one rounding copy, no other synchronisation."""
-        if not self.copies:
-            return
-        torch._foreach_copy_([ours for ours, _ in self.copies], [t for _, t in self.copies])
+        """Follow the trainer's weights."""
+        self.copies.refresh()
 
     def prepare(self, positions: int) -> None:
         """Rotations for this many positions; must be done before a step is captured."""
@@ -82,29 +80,14 @@ class Decoder:
         joined = [attention.q_proj, attention.k_proj, attention.v_proj]
         biased = joined[0].bias is not None
         normed = hasattr(attention, "q_norm")
+        join = self.copies.weights
         return {
-            "qkv": self._joined([p.weight for p in joined]),
-            "bias": self._joined([p.bias for p in joined]) if biased else None,
-            "out": self._joined([attention.o_proj.weight]),
-            "gate_up": self._joined([mlp.gate_proj.weight, mlp.up_proj.weight]),
-            "down": self._joined([mlp.down_proj.weight]),
+            "qkv": join(joined),
+            "bias": self.copies.biases(joined) if biased else None,
+            "out": join([attention.o_proj]),
+            "gate_up": join([mlp.gate_proj, mlp.up_proj]),
+            "down": join([mlp.down_proj]),
             "norm_in": layer.input_layernorm.weight,
             "norm_mlp": layer.post_attention_layernorm.weight,
             "norms": (attention.q_norm.weight, attention.k_norm.weight) if normed else None,
         }
-
-    def _joined(self, parts: list[Tensor]) -> Tensor:
-        """Room for bf16 copies, one after another; `refresh` fills it.
-
-        A model that is itself a bf16 copy, made for sampling alone, moves in: held once, not twice.
-        """
-        rows = sum(len(part) for part in parts)
-        room = torch.empty((rows, *parts[0].shape[1:]), dtype=self.kind, device=parts[0].device)
-        pairs = list(zip(room.split([len(part) for part in parts]), parts, strict=True))
-        if parts[0].dtype == room.dtype and not parts[0].requires_grad:
-            for ours, theirs in pairs:
-                ours.copy_(theirs)
-                theirs.data = ours
-        else:
-            self.copies += pairs
-        return room
