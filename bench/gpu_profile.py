@@ -15,6 +15,8 @@ import torch
 
 from bench.gpu_rollout import WORK, build, floor_seconds
 from sps.rollout.cuda.engine import CudaEngine
+from sps.rollout.cuda.room import Room
+from sps.rollout.cuda.state import pages_of
 from sps.types import Request, Sampling
 
 REPLAYS, SHOWN = 5, 14
@@ -27,23 +29,31 @@ def requests_of(groups: int, n: int, prompt: int) -> list[Request]:
     return [Request(i, ids, tuple(range(n))) for i, ids in enumerate(texts)]
 
 
+def place(room: Room, groups: int, n: int, prompt: int, own: int) -> None:
+    """n rows of each prompt, all `own` tokens long, each with pages of its own after the prompt."""
+    state, rows = room.state, groups * n
+    every = torch.arange(rows, device=state.slot.device)
+    shared, each = pages_of(prompt), pages_of(room.new)
+    prompts = 1 + (every // n)[:, None] * shared + torch.arange(shared, device=every.device)
+    owns = 1 + groups * shared + every[:, None] * each + torch.arange(each, device=every.device)
+    room.pages_SM[:rows, : shared + each] = torch.cat([prompts, owns], 1).int()
+    state.slot[:rows], state.prompt[:rows] = every.int(), (every // n).int()
+    state.live[:rows], state.own[:rows], state.limit[:rows] = 1, own, room.new
+    room.length_P[:groups] = prompt
+
+
 def captured(engine: CudaEngine, groups: int, n: int, prompt: int, sampling: Sampling) -> Any:
     """The step for all rows, each half way to its end."""
-    room, rows = engine.room, groups * n
-    assert room is not None  # the engine has generated
-    state = room.state
-    every = torch.arange(rows, device="cuda", dtype=torch.int32)
-    state.slot[:rows], state.prompt[:rows] = every, every // n
-    state.live[:rows], state.own[:rows] = 1, sampling.max_new_tokens // 2
-    state.limit[:rows], room.length_P[:groups] = sampling.max_new_tokens, prompt
-    return room.graph(engine, rows, sampling)
+    assert engine.room is not None  # the engine has generated
+    place(engine.room, groups, n, prompt, sampling.max_new_tokens // 2)
+    return engine.room.graph(engine.step, groups * n, sampling)
 
 
-def kernels_of(graph: Any) -> dict[str, tuple[float, float]]:
+def kernels_of(replay: Any) -> dict[str, tuple[float, float]]:
     """Microseconds and launches a step, by kernel."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
         for _ in range(REPLAYS):
-            graph.replay()
+            replay()
         torch.cuda.synchronize()
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for event in found.events():

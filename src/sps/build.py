@@ -33,6 +33,7 @@ from sps.policy.load import (
     use_adapters,
 )
 from sps.policy.meter import Probe
+from sps.policy.placement import round_frozen, share_frozen
 from sps.policy.sharding import shard
 from sps.policy.update import Budget, make_optimizer
 from sps.ranks import ALONE, Ranks
@@ -202,6 +203,7 @@ def _make_run(
     reference = None
     if recipe.rl.algorithm.beta > 0:
         reference = make_policy(recipe, ranks=ranks).scorer.requires_grad_(False)
+        round_frozen(reference.model)
         if ranks.deepspeed:  # which has one model to divide
             reference.to(ranks.accelerator.device)
         else:
@@ -211,6 +213,8 @@ def _make_run(
     policy.scorer = shard(policy.scorer, ranks)
     if ranks.sharded:
         engine.load_weights(policy.model)
+    elif reference is not None:  # after the engine, which may have taken frozen weights in
+        share_frozen(policy.model, reference.model)
     run = Run(
         recipe=recipe,
         policy=policy,
@@ -223,7 +227,12 @@ def _make_run(
         ),
         store=RolloutStore(folder / ROLLOUTS),
         optimizer=make_optimizer(
-            policy.model, recipe.rl.lr, settings.betas, settings.eps, settings.weight_decay
+            policy.model,
+            recipe.rl.lr,
+            settings.betas,
+            settings.eps,
+            settings.weight_decay,
+            settings.bits,
         ),
         budget=Budget(recipe.rl.micro_tokens),
         folder=folder,

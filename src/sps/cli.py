@@ -285,13 +285,6 @@ class Sharding(StrEnum):
     fsdp2 = "fsdp2"
 
 
-class Engine(StrEnum):
-    """What draws rollouts."""
-
-    native = "native"
-    vllm = "vllm"
-
-
 @app.command()
 def doctor(
     recipe: Annotated[Path | None, typer.Argument(help="A recipe to examine; none is run.")] = None,
@@ -302,7 +295,9 @@ def doctor(
         float | None, typer.Option(min=1, help="GiB of each. Default: this machine's, or 139.")
     ] = None,
     sharding: Annotated[Sharding, typer.Option(help="auto shows both.")] = Sharding.auto,
-    engine: Annotated[Engine | None, typer.Option(help="Default: the recipe's.")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="What draws rollouts. Default: the recipe's.")
+    ] = None,
     overrides: Set = None,
 ) -> None:
     """What is installed, what a recipe needs, what would fail; exit code 2 where it cannot run."""

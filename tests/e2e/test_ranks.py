@@ -51,6 +51,11 @@ HARD = {
         "memory": {"weight": 1.0},
     },
 }
+ADAPTERS = {
+    "model": {"lora": {"rank": 4, "alpha": 8}},
+    "rl": {"algorithm": {"type": "grpo", "beta": 0.05}, "lr": 1e-3},
+    "irl": {"optimizer_state": "kept", "lr": 1e-3},
+}
 DAPO = {
     "rl": {"algorithm": {"type": "dapo", "max_resample_times": 2, "steps_per_generation": 2}},
     "irl": {"memory": {"weight": 0.5, "source": "base", "divergence": "js"}},
@@ -123,7 +128,8 @@ def alone(tmp_path_factory):
 
 
 def weights(run: Path, step: int) -> dict[str, torch.Tensor]:
-    return load_file(run / "checkpoints" / f"step-{step:06d}" / "model.safetensors")
+    (path,) = (run / "checkpoints" / f"step-{step:06d}").glob("*model.safetensors")  # or adapters
+    return load_file(path)
 
 
 def kept(run: Path) -> dict:
@@ -194,6 +200,19 @@ def test_ranks_resume_each_others_runs(alone, tmp_path, sharded):
             torch.testing.assert_close(
                 a[weight]["exp_avg"], b[weight]["exp_avg"], rtol=1e-3, atol=1e-6
             )
+
+
+def test_sharded_ranks_go_on_with_adapters(alone, tmp_path):
+    """Of a run of one process; the first rank alone reads the model and the adapters."""
+    pytest.importorskip("peft", reason="the extra sps[lora] is not installed")
+    recipe, one = alone("adapters", ADAPTERS)
+    two = tmp_path / "two"
+    shutil.copytree(one, two)
+    shutil.rmtree(two / "checkpoints" / "step-000004")
+    out = two_ranks("train", str(recipe), "--out", str(two), "--resume", sharded="FSDP2")
+    assert "resumed after step 2" in out
+    assert_same_run(one, two)
+    assert all("lora_" in name for name in weights(two, 4))
 
 
 def saved(folder, step):

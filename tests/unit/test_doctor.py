@@ -56,13 +56,15 @@ def test_numbers_said_are_those_of_the_estimate():
 def test_what_does_not_fit_is_an_error_with_numbers_and_keys():
     with pytest.raises(UserError, match=r"does not fit into 1 x 139 GiB: it needs \d+ GiB") as said:
         verdict(paper(), Machine(1, 139, True))
-    assert "It would fit with: 2 GPUs, launch/fsdp2.yaml |" in str(said.value)
+    eight = "rl.micro_tokens: 3272, rl.optimizer.bits: 8"
+    assert f"It would fit with: {eight} | 2 GPUs, launch/fsdp2.yaml |" in str(said.value)
     assert str(said.value).endswith(" | model.lora: {}")
     with pytest.raises(UserError, match="larger GPUs"):
         verdict(paper(), Machine(8, 8, True))
     with pytest.raises(UserError, match=r"139 GiB \(assumed; state others with --gpus") as said:
         verdict(paper(), Machine(1, 139, False))
-    assert "It would fit with: 2 GPUs, launch/fsdp2.yaml |" in str(said.value)
+    eight = "rl.micro_tokens: 3272, rl.optimizer.bits: 8"
+    assert f"It would fit with: {eight} | 2 GPUs, launch/fsdp2.yaml |" in str(said.value)
 
 
 @pytest.mark.parametrize("name", ["base", "sps", "grpo", "dapo", "gspo"])
@@ -123,8 +125,10 @@ def test_sharding_and_engine_are_chosen_by_name():
     said = examine(paper(), eight, sharding="fsdp2", engine="vllm")
     assert "fsdp2, vLLM:" in said
     assert "replicated, native engine:" not in said
-    with pytest.raises(UserError, match=r"model\.lora: adapters are not sharded"):
-        examine(paper(lora={"rank": 4}), eight, sharding="fsdp2")
+    adapters = load_recipe(SEVEN, ["model.lora={}"])
+    assert "fsdp2, vLLM:" in examine(adapters, eight, sharding="fsdp2", engine="vllm")
+    with pytest.raises(UserError, match=r"--engine: there is none called sglang; one of native"):
+        doctor.run_doctor(SEVEN, [], eight, engine="sglang")
 
 
 def with_vllm(**settings):
@@ -184,7 +188,13 @@ def test_train_refuses_what_not_even_its_optimizer_fits(monkeypatch):
     # 7.62 billion weights x 16 bytes are 113.5 GiB.
     with pytest.raises(UserError, match=r"take 113 GiB, the GPU has 80") as said:
         refuse_too_large(paper(), 80 * GIB)
-    for fix in ("model.path: Qwen/Qwen2.5-Math-7B", "launch/fsdp2.yaml", "model.lora", "--gpus"):
+    for fix in (
+        "model.path: Qwen/Qwen2.5-Math-7B",
+        "launch/fsdp2.yaml",
+        "model.lora",
+        "--gpus",
+        "rl.optimizer.bits: 8",
+    ):
         assert fix in str(said.value)
     refuse_too_large(paper(), 114 * GIB)  # tight, and not for this check to say
     refuse_too_large(paper(device="cpu"), 1.0)
@@ -192,8 +202,8 @@ def test_train_refuses_what_not_even_its_optimizer_fits(monkeypatch):
     refuse_too_large(paper(path="some/unknown-model"), 1.0)
     adapters = load_recipe(SEVEN, ["model.lora={}"])
     refuse_too_large(adapters, 80 * GIB)
-    with pytest.raises(UserError, match="take 29 GiB, the GPU has 16") as said:
-        refuse_too_large(adapters, 16 * GIB)
+    with pytest.raises(UserError, match="take 16 GiB, the GPU has 12") as said:
+        refuse_too_large(adapters, 12 * GIB)
     assert "or train adapters" not in str(said.value)
 
 

@@ -12,20 +12,20 @@ from sps.commands.estimate import (
     Plan,
     Shape,
     floor,
-    impossible,
     lighter,
     needs,
     plan_of,
     remedies,
 )
 from sps.config.load import load_recipe, parse_recipe
+from sps.rollout.table import ENGINES, EngineType
 
 ROOT = Path(__file__).parents[2]
 SMOLLM2 = Shape(*SHAPES["HuggingFaceTB/SmolLM2-135M-Instruct"])
 QWEN = Shape(*SHAPES["Qwen/Qwen2.5-Math-1.5B"])
 SEVEN = Shape(*SHAPES["Qwen/Qwen2.5-Math-7B"])
 LARGE = Shape(*SHAPES["Qwen/Qwen2.5-32B"])
-METER = "weights before the phase, for the meter"
+REFERENCE = "reference policy, linear layers in bf16"
 
 
 def recipe(new=512, micro=16384, algorithm=None, irl=0, rollout=None, **model):
@@ -88,30 +88,25 @@ def test_cache_of_a_token_by_hand():
     assert SMOLLM2.cache_bytes == 30 * 3 * 64 * 2 * 2 == 23040
 
 
-def gib_without_meter(found):
-    """The benchmarks took steps without a meter."""
-    return (found.total - found.parts[METER]) / GIB
-
-
 def test_a_step_is_what_was_measured_on_an_h200():
     # docs/results.md: 0.370 s of rollouts, 0.122 s of update, 31.1 GiB; prompt 100, 256 new.
     found = needs(recipe(256, 49152), SMOLLM2, prompt=100)
     assert found.rollouts == pytest.approx(0.370, rel=0.1)
     assert found.update == pytest.approx(0.122, rel=0.1)
-    assert gib_without_meter(found) == pytest.approx(31.1, rel=0.1)
+    assert found.total / GIB == pytest.approx(31.1, rel=0.1)
     assert found.traffic == 0
     # Not compiled: 0.264 s of update, 47.9 GiB.
     found = needs(recipe(256, 49152, compile=False), SMOLLM2, prompt=100)
     assert found.update == pytest.approx(0.264, rel=0.1)
-    assert gib_without_meter(found) == pytest.approx(47.9, rel=0.1)
+    assert found.total / GIB == pytest.approx(47.9, rel=0.1)
     # The larger shape: 1.32 s of rollouts, 1.65 s of update, 66.4 GiB; 2.30 s, 84.5 not compiled.
     found = needs(recipe(512, 16384), QWEN, prompt=200)
     assert found.rollouts == pytest.approx(1.32, rel=0.15)
     assert found.update == pytest.approx(1.65, rel=0.1)
-    assert gib_without_meter(found) == pytest.approx(66.4, rel=0.1)
+    assert found.total / GIB == pytest.approx(66.4, rel=0.1)
     found = needs(recipe(512, 16384, compile=False), QWEN, prompt=200)
     assert found.update == pytest.approx(2.30, rel=0.1)
-    assert gib_without_meter(found) == pytest.approx(84.5, rel=0.1)
+    assert found.total / GIB == pytest.approx(84.5, rel=0.1)
 
 
 @pytest.mark.parametrize(("checkpointing", "measured"), [(False, 37.8), (True, 5.3)])
@@ -139,22 +134,67 @@ def test_activation_checkpointing_and_lora_save_what_they_should():
 
 
 def test_what_lasts_by_hand():
-    # 7.62 billion weights: 4 bytes each, gradients 4, two moments of 4 each, the meter's copy 4,
-    # an IRL optimizer's moments 8, a reference 4.
+    # 7.62 billion weights: 4 bytes each, gradients 4, two moments of 4 each. On the host the
+    # meter's copy, 4, and while an IRL phase has moments of its own those of RL, 8.
     asked = recipe(irl=4, algorithm={"type": "grpo", "beta": 0.01})
-    lasting = [
-        "weights, float32", "gradients", "optimizer", "optimizer of the IRL phase", METER,
-        "reference policy",
-    ]  # fmt: skip
-    whole = needs(asked, SEVEN).parts
-    assert [whole[name] / SEVEN.weights for name in lasting] == [4, 4, 8, 8, 4, 4]
-    shared = needs(asked, SEVEN, plan=Plan(8, sharded=True)).parts
-    assert [shared[name] / SEVEN.weights for name in lasting] == [0.5, 0.5, 1, 1, 0.5, 0.5]
+    lasting = ["weights, float32", "gradients", "optimizer"]
+    whole = needs(asked, SEVEN)
+    assert [whole.parts[name] / SEVEN.weights for name in lasting] == [4, 4, 8]
+    assert whole.host == 12 * SEVEN.weights
+    shared = needs(asked, SEVEN, plan=Plan(8, sharded=True))
+    assert [shared.parts[name] / SEVEN.weights for name in lasting] == [0.5, 0.5, 1]
+    assert shared.host == 1.5 * SEVEN.weights
     assert floor(asked, SEVEN) == 16 * SEVEN.weights
     assert floor(asked, SEVEN, 8) == 2 * SEVEN.weights
-    plain = needs(recipe(), SEVEN).parts
-    assert "reference policy" not in plain
-    assert "optimizer of the IRL phase" not in plain
+    plain = needs(recipe(), SEVEN)
+    assert REFERENCE not in plain.parts
+    assert plain.host == 4 * SEVEN.weights
+
+
+def test_a_reference_is_in_bf16_but_for_its_embedding_and_norms():
+    asked = recipe(algorithm={"type": "grpo", "beta": 0.01})
+    embedding, norms = 152064 * 3584, 28 * 2 * 3584
+    rest = SEVEN.weights - embedding - norms
+    assert needs(asked, SEVEN).parts[REFERENCE] == 2 * rest + 4 * (embedding + norms)
+    # Tied, the embedding is the output layer, and there is no other.
+    tied = QWEN.weights - 151936 * 1536 - 28 * 2 * 1536
+    assert needs(asked, QWEN).parts[REFERENCE] == 4 * QWEN.weights - 2 * tied
+
+
+def test_moments_of_8_bits_are_a_quarter():
+    eight = {"optimizer": {"bits": 8}}
+    asked = parse_recipe({"rl": eight, "irl": {"steps": 4, **eight}}, "test")
+    # A byte each, and 4 for every 256 of them.
+    assert needs(asked, SEVEN).parts["optimizer"] == 2 * (1 + 4 / 256) * SEVEN.weights
+    assert needs(asked, SEVEN).host == (4 + 2 * (1 + 4 / 256)) * SEVEN.weights
+    assert floor(asked, SEVEN) == (4 + 4 + 2 * (1 + 4 / 256)) * SEVEN.weights
+    half = parse_recipe({"rl": eight, "irl": {"steps": 4}}, "test")  # in an IRL phase: 32 bits
+    assert needs(half, SEVEN).parts["optimizer"] == 8 * SEVEN.weights
+    assert floor(half, SEVEN) == 16 * SEVEN.weights
+
+
+def test_adapters_leave_the_model_frozen_and_share_it_with_their_reference():
+    found = needs(recipe(lora={}, algorithm={"type": "grpo", "beta": 0.01}), SEVEN)
+    frozen = 2 * SEVEN.linear + 4 * (SEVEN.weights - SEVEN.linear)
+    assert found.parts["frozen weights, linear layers in bf16"] == frozen
+    assert found.parts["weights, float32"] == 4 * SEVEN.adapters(16)
+    assert found.parts[REFERENCE] == 2 * SEVEN.adapters(16)
+    assert found.host == 4 * SEVEN.adapters(16)
+
+
+def test_all_weights_of_7_billion_fit_one_h200_and_1_5_billion_fit_40_gib():
+    eight = {"optimizer": {"bits": 8}}
+    asked = {
+        "model": {"path": "x/y", "checkpointing": True},
+        "task": {"type": "math", "data": "x/y"},
+        "rollout": {"prompts": 16, "n": 8, "max_new_tokens": 3072, "max_rows": 64},
+        "rl": {"algorithm": {"type": "grpo", "beta": 0.001}, **eight},
+        "irl": {"steps": 4, **eight},
+    }
+    assert needs(parse_recipe(asked, "test"), SEVEN).fits(139 * GIB)
+    assert needs(parse_recipe(asked, "test"), QWEN).fits(40 * GIB)
+    asked["rl"]["optimizer"] = asked["irl"]["optimizer"] = {}
+    assert not needs(parse_recipe(asked, "test"), SEVEN).fits(139 * GIB)
 
 
 def test_the_engine_by_hand():
@@ -218,7 +258,12 @@ def test_lighter_settings_are_the_fewest_that_make_it_fit():
     assert lighter(asked, QWEN, Plan(), again / 0.94) == "model.checkpointing: true"
     found = lighter(asked, QWEN, Plan(), again / 0.96)  # a little less than that needs
     assert found == "model.checkpointing: true, rl.micro_tokens: 2048"
-    assert lighter(asked, QWEN, Plan(), 30 * GIB) is None  # 23 GiB of weights and optimizer
+    # Moments of 8 bits, which round, are the last to be tried: 23 GiB become 14.
+    found = lighter(asked, QWEN, Plan(), 32 * GIB)
+    assert found == "model.checkpointing: true, rl.optimizer.bits: 8"
+    assert lighter(asked, QWEN, Plan(), 20 * GIB) is None
+    # Sharded ones are divided as they are.
+    assert "bits" not in (lighter(asked, QWEN, Plan(2, True), 23 * GIB) or "bits")
 
 
 def test_remedies_name_what_makes_it_fit():
@@ -242,13 +287,20 @@ def test_remedies_name_what_makes_it_fit():
     assert list(remedies(asked, LARGE, Plan(8, True), 8 * GIB)) == []
 
 
-def test_adapters_go_with_replicated_weights_and_the_native_engine_alone():
-    asked = recipe(lora={})
-    assert impossible(asked, Plan(8)) is None
-    assert "not sharded" in impossible(asked, Plan(8, sharded=True))
-    assert "vLLM" in impossible(asked, Plan(8, engine="vllm"))
+def test_a_plan_is_the_recipes():
+    asked = recipe(rollout={"vllm": {"tensor_parallel": 4}})
     assert plan_of(asked, 8, False) == Plan(8)
-    assert plan_of(asked, 8, True, "vllm").engine == "vllm"
+    assert plan_of(asked, 8, True, "vllm") == Plan(8, True, "vllm", 4)
+    assert plan_of(asked, 2, True, "vllm").tensor_parallel == 2
+
+
+def test_an_engine_of_the_table_is_counted_by_its_row(monkeypatch):
+    monkeypatch.setitem(ENGINES, "other", EngineType("a:b"))
+    assert Plan(engine="other").name == "replicated, other"
+    assert "the engine's bf16 copy" in needs(recipe(), SEVEN, plan=Plan(engine="other")).parts
+    monkeypatch.setitem(ENGINES, "other", EngineType("a:b", label="Other", apart=True))
+    assert Plan(engine="other", tensor_parallel=2).name == "replicated, Other over 2"
+    assert "the engine's bf16 copy" not in needs(recipe(), SEVEN, plan=Plan(engine="other")).parts
 
 
 def fits_32(path):

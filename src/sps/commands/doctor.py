@@ -20,7 +20,6 @@ from sps.commands.estimate import (
     Shape,
     evaluations,
     floor,
-    impossible,
     needs,
     plan_of,
     remedies,
@@ -40,7 +39,7 @@ H200 = 139.0  # GiB that torch finds on one: assumed where there is no GPU and n
 EXTRAS = {
     "gguf": "gguf", "datasets": "hub", "peft": "lora", "reasoning_gym": "gym",
     "vllm": "vllm", "trackio": "track", "wandb": "track", "tensorboard": "track",
-    "trl": "trl", "deepspeed": "deepspeed",
+    "trl": "trl", "deepspeed": "deepspeed", "torchao": "8bit",
 }  # fmt: skip
 _SIDES = {"replicated": [False], "fsdp2": [True], "auto": [False, True]}
 _VLLM = ("vLLM's weights", "cache of the rollouts", "vLLM's work")
@@ -55,6 +54,8 @@ def run_doctor(
     engine: str | None = None,
 ) -> None:
     """This machine, and the recipe if there is one; an error where it cannot fit."""
+    if engine is not None and engine not in ENGINES:
+        raise UserError(f"--engine: there is none called {engine}; one of {', '.join(ENGINES)}")
     lines = environment()
     if path is None:
         say("\n".join(lines))
@@ -145,6 +146,7 @@ def missing(recipe: Recipe, engine: str | None = None) -> list[str]:
     wanted = {
         **dict.fromkeys(ENGINES[engine or recipe.rollout.engine].needs, True),
         "peft": recipe.model.lora is not None,
+        "torchao": 8 in (recipe.rl.optimizer.bits, recipe.irl.optimizer.bits),
         "gguf": recipe.model.gguf is not None or path.endswith(".gguf"),
         "datasets": from_hub or tests,
         **dict.fromkeys(TASKS[task.type].needs, True),
@@ -188,7 +190,7 @@ def examine(
     )
     for plan, need in found:
         lines += _account(recipe, plan, need, machine)
-        lines += _vllm_memory(recipe, plan, shape, machine)
+        lines += _share_to_give(recipe, plan, shape, machine)
     advice = _advice(recipe, machine, found, asked)
     return [*lines, *advice, *_doubts(recipe), *_data(recipe)]
 
@@ -238,6 +240,8 @@ def refuse_too_large(recipe: Recipe, memory: float | None = None) -> None:
     if least > memory:
         over = f"divided over {shards} GPUs " if shards > 1 else ""
         adapters = "" if recipe.model.lora is not None else ", or train adapters (model.lora: {})"
+        if recipe.rl.optimizer.bits > 8 and shards == 1:
+            adapters += ", or with moments of 8 bits (rl.optimizer.bits: 8, irl.optimizer.bits: 8)"
         raise UserError(
             f"model.path: {recipe.model.path} cannot be trained here: weights, gradients and "
             f"optimizer {over}take {least / GIB:.0f} GiB, the GPU has {memory / GIB:.0f}. Divide "
@@ -255,42 +259,39 @@ def _plans(
         for sharded in _SIDES[sharding]
         if machine.gpus > 1 or not sharded or sharding == "fsdp2"
     ]
-    found = [plan for plan in plans if impossible(recipe, plan) is None]
-    if not found:
-        raise UserError(f"model.lora: {impossible(recipe, plans[0])}; use --sharding replicated "
-                        "and the native engine")  # fmt: skip
-    return [(plan, _vllm_takes_its_share(recipe, plan, shape, machine)) for plan in found]
+    return [(plan, _takes_its_share(recipe, plan, shape, machine)) for plan in plans]
 
 
-def _vllm_takes_its_share(recipe: Recipe, plan: Plan, shape: Shape, machine: Machine) -> Needs:
+def _takes_its_share(recipe: Recipe, plan: Plan, shape: Shape, machine: Machine) -> Needs:
     """vLLM takes the whole of rollout.vllm.memory, also where it needs less; a server takes none
     of it here, and one that sleeps gives it back for the update."""
     need = needs(recipe, shape, plan=plan)
-    settings = recipe.rollout.vllm
-    if plan.engine != "vllm":
+    if not plan.apart:
         return need
+    settings = getattr(recipe.rollout, plan.engine)
     parts = {name: size for name, size in need.parts.items() if name not in _VLLM}
     taken = max(settings.memory * machine.gib * GIB, _of_vllm(need))
     if settings.mode == "server":
         taken = 0.0
     elif settings.sleep:
         taken = max(0.0, taken - sum(parts.get(name, 0.0) for name in _PASS))
-    return replace(need, parts=parts | ({"vLLM's share": taken} if taken else {}))
+    share = {f"{ENGINES[plan.engine].label}'s share": taken} if taken else {}
+    return replace(need, parts=parts | share)
 
 
 def _of_vllm(need: Needs) -> float:
     return sum(need.parts.get(name, 0.0) for name in _VLLM)
 
 
-def _vllm_memory(recipe: Recipe, plan: Plan, shape: Shape, machine: Machine) -> list[str]:
+def _share_to_give(recipe: Recipe, plan: Plan, shape: Shape, machine: Machine) -> list[str]:
     """The share of a GPU that vLLM has to be given, where it is given less."""
-    settings = recipe.rollout.vllm
-    if plan.engine != "vllm" or settings.mode == "server":
+    settings = getattr(recipe.rollout, plan.engine) if plan.apart else None
+    if settings is None or settings.mode == "server":
         return []
     share = math.ceil(100 * _of_vllm(needs(recipe, shape, plan=plan)) / (machine.gib * GIB)) / 100
     if share <= settings.memory:
         return []
-    return [f"rollout.vllm.memory: {share:g} at the least, for weights and rows"]
+    return [f"rollout.{plan.engine}.memory: {share:g} at the least, for weights and rows"]
 
 
 def _best(found: list[tuple[Plan, Needs]], gib: float) -> tuple[Plan, Needs] | None:
@@ -305,6 +306,7 @@ def _account(recipe: Recipe, plan: Plan, need: Needs, machine: Machine) -> Itera
         yield f"  {size / GIB:7.1f} GiB  {name}"
     fits = "fits" if need.fits(machine.gib * GIB) else "does not fit"
     yield f"  {need.total / GIB:7.1f} GiB  in all: {fits}"
+    yield f"  {need.host / GIB:7.1f} GiB  of the host's memory, for what sleeps while a phase runs"
     hours = recipe.rl.steps * need.seconds / 3600
     traffic = f", between GPUs {need.traffic:.2f}" if need.traffic else ""
     yield (

@@ -7,13 +7,14 @@ from data sheets; nothing with more than one GPU was measured (docs/scaling.md).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
 from sps.config.recipe import Lora, Recipe
 from sps.phases.schedule import Schedule
+from sps.rollout.table import ENGINES
 
 GIB = 2**30
 ROOM = 0.95  # share of a GPU's memory that can be used: the rest is torch's, CUDA's and gaps
@@ -33,6 +34,7 @@ _LAYER = 45e-6  # seconds of a decode step's layer, at the least
 _BANDWIDTH, _RATE = 4.26e12, 990e12  # of an H200: bytes/s, FLOP/s
 # Share of that rate which the update reached, compiled or not, at hidden sizes of 576 and of 1536.
 _REACHED = {True: (0.30, 0.51), False: (0.14, 0.37)}
+_BITS = {32: 8.0, 8: 2 + 2 * 4 / 256}  # bytes of two moments; a block of 256 has a scale
 _LOGITS = 2 * 2**29  # bytes of the logits of a piece and of their gradient
 _MESSAGE = 2**26  # gradients summed in one message, at the least
 # vLLM's step as bench.gpu_rollout measured it with 128 and 512 rows: so much, and so much a row.
@@ -78,6 +80,18 @@ class Shape:
         """Keys and values of one token in bf16."""
         return self.layers * self.shared * self.width * 2 * 2
 
+    @property
+    def linear(self) -> int:
+        """Parameters of linear layers, which a pass in bf16 rounds: not of norms, nor of an
+        embedding, be it the output layer or not."""
+        head = 0 if self.tied else self.vocabulary * self.hidden
+        return self.layers * (self.layer - 2 * self.hidden) + head
+
+    @property
+    def rounded(self) -> int:
+        """Bytes of weights that are frozen: linear layers are held in bf16."""
+        return 2 * self.linear + 4 * (self.weights - self.linear)
+
     def adapters(self, rank: int) -> int:
         """Parameters of LoRA on every linear layer."""
         wide = 2 * self.heads + 2 * self.shared
@@ -97,9 +111,14 @@ class Plan:
     @property
     def name(self) -> str:
         """As --sharding calls it, and the engine."""
-        over = f" over {self.tensor_parallel}" if self.tensor_parallel > 1 else ""
-        engine = f"vLLM{over}" if self.engine == "vllm" else "native engine"
-        return f"{'fsdp2' if self.sharded else 'replicated'}, {engine}"
+        over = f" over {self.tensor_parallel}" if self.tensor_parallel > 1 and self.apart else ""
+        engine = ENGINES[self.engine].label or self.engine
+        return f"{'fsdp2' if self.sharded else 'replicated'}, {engine}{over}"
+
+    @property
+    def apart(self) -> bool:
+        """Whether the engine holds weights of its own."""
+        return ENGINES[self.engine].apart
 
 
 @dataclass(frozen=True)
@@ -110,6 +129,7 @@ class Needs:
     rollouts: float
     update: float
     traffic: float  # between GPUs
+    host: float = 0.0  # bytes beside each GPU: what sleeps while a phase runs
 
     @property
     def total(self) -> float:
@@ -162,6 +182,7 @@ def needs(recipe: Recipe, shape: Shape, prompt: int = _PROMPT, plan: Plan | None
         _rollout_seconds(recipe, shape, plan, share),
         _update_seconds(recipe, shape, share),
         _traffic_seconds(recipe, shape, plan, share),
+        _on_host(recipe, shape, plan),
     )
 
 
@@ -181,43 +202,52 @@ def evaluations(recipe: Recipe) -> Iterator[Evaluations]:
 
 
 def floor(recipe: Recipe, shape: Shape, shards: int = 1) -> float:
-    """Bytes of weights, gradients and optimizer on a GPU: no setting but LoRA makes them less."""
-    return (4 * shape.weights + 12 * _trained(recipe, shape)) / shards
+    """Bytes of weights, gradients and optimizer on a GPU: LoRA and 8 bits alone make them less."""
+    trained = _trained(recipe, shape)
+    held = 4 * trained + (shape.rounded if recipe.model.lora else 0)
+    return (held + (4 + _moments(recipe)) * trained) / shards
 
 
 def plan_of(recipe: Recipe, gpus: int, sharded: bool, engine: str | None = None) -> Plan:
     """As the recipe has it; `engine` overrules it."""
-    parallel = min(gpus, recipe.rollout.vllm.tensor_parallel)
-    return Plan(gpus, sharded, engine or recipe.rollout.engine, parallel)
-
-
-def impossible(recipe: Recipe, plan: Plan) -> str | None:
-    """Why a plan cannot be run at all."""
-    if recipe.model.lora is not None and plan.sharded:
-        return "adapters are not sharded: they are too small"
-    if recipe.model.lora is not None and plan.engine == "vllm":
-        return "vLLM takes whole weights, not adapters"
-    return None
+    name = engine or recipe.rollout.engine
+    asked = getattr(recipe.rollout, name).tensor_parallel if ENGINES[name].apart else 1
+    return Plan(gpus, sharded, name, min(gpus, asked))
 
 
 def lighter(recipe: Recipe, shape: Shape, plan: Plan, memory: float) -> str | None:
     """The fewest settings, none of them of the algorithm, with which a plan fits; "" for none."""
-    length = _PROMPT + recipe.rollout.max_new_tokens
-    small: list[tuple[str, str, dict[str, Any]]] = []
-    if not recipe.model.checkpointing:
-        small.append(("model.checkpointing: true", "model", {"checkpointing": True}))
-    if recipe.rl.micro_tokens > length:
-        small.append((f"rl.micro_tokens: {length}", "rl", {"micro_tokens": length}))
-    if recipe.rollout.max_rows > 8:
-        small.append(("rollout.max_rows: 8", "rollout", {"max_rows": 8}))
+    small = list(_smaller(recipe, plan))
     for count in range(len(small) + 1):
         for chosen in combinations(small, count):
             changed = recipe
-            for _, branch, changes in chosen:
-                changed = _with(changed, branch, **changes)
+            for _, change in chosen:
+                changed = change(changed)
             if needs(changed, shape, plan=plan).fits(memory):
-                return ", ".join(words for words, *_ in chosen)
+                return ", ".join(words for words, _ in chosen)
     return None
+
+
+def _smaller(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, Callable[[Recipe], Recipe]]]:
+    """Settings that take less memory; one that rounds is the last to be tried."""
+    length = _PROMPT + recipe.rollout.max_new_tokens
+    if not recipe.model.checkpointing:
+        yield "model.checkpointing: true", lambda r: _with(r, "model", checkpointing=True)
+    if recipe.rl.micro_tokens > length:
+        yield f"rl.micro_tokens: {length}", lambda r: _with(r, "rl", micro_tokens=length)
+    if recipe.rollout.max_rows > 8:
+        yield "rollout.max_rows: 8", lambda r: _with(r, "rollout", max_rows=8)
+    used = ("rl", "irl") if recipe.irl.steps else ("rl",)
+    wide = [branch for branch in used if getattr(recipe, branch).optimizer.bits > 8]
+    if wide and not plan.sharded:
+
+        def rounded(changed: Recipe) -> Recipe:
+            for branch in wide:
+                own = getattr(changed, branch).optimizer.model_copy(update={"bits": 8})
+                changed = _with(changed, branch, optimizer=own)
+            return changed
+
+        yield ", ".join(f"{branch}.optimizer.bits: 8" for branch in wide), rounded
 
 
 def remedies(recipe: Recipe, shape: Shape, plan: Plan, memory: float) -> Iterator[str]:
@@ -225,14 +255,15 @@ def remedies(recipe: Recipe, shape: Shape, plan: Plan, memory: float) -> Iterato
     found = lighter(recipe, shape, plan, memory)
     if found is not None:
         yield found
-        return
+        if "bits" not in found:  # which rounds: more GPUs do not
+            return
     for words, other in _larger(plan):
-        more = None if impossible(recipe, other) else lighter(recipe, shape, other, memory)
+        more = lighter(recipe, shape, other, memory)
         if more is not None:
             yield ", ".join(filter(None, [words, more]))
             break
     if recipe.model.lora is None:
-        alone = replace(plan, sharded=False, engine="native")
+        alone = replace(plan, sharded=False)
         more = lighter(_with(recipe, "model", lora=Lora()), shape, alone, memory)
         if more is not None:
             yield ", ".join(filter(None, ["model.lora: {}", more]))
@@ -240,15 +271,16 @@ def remedies(recipe: Recipe, shape: Shape, plan: Plan, memory: float) -> Iterato
 
 def _larger(plan: Plan) -> Iterator[tuple[str, Plan]]:
     """Plans that take less of each GPU: sharded, vLLM sharing one copy, more GPUs."""
-    for gpus in dict.fromkeys([plan.gpus, *(n for n in (2, 4, 8, 16, 32, 64) if n > plan.gpus)]):
+    more_gpus = (n for n in (2, 4, 8, 16, 32, 64) if n > plan.gpus)
+    for gpus in [*([plan.gpus] if plan.gpus > 1 else []), *more_gpus]:
         width = min(gpus, NODE)
         more = f"{gpus} GPUs, " if gpus > plan.gpus else ""
-        sharded = replace(plan, gpus=gpus, sharded=gpus > 1)
+        sharded = replace(plan, gpus=gpus, sharded=True)
         yield f"{more}launch/fsdp2.yaml", sharded
-        yield (
-            f"{more}launch/fsdp2.yaml, rollout.engine: vllm, rollout.vllm.tensor_parallel: {width}",
-            replace(sharded, engine="vllm", tensor_parallel=width),
-        )
+        for name in (name for name, row in ENGINES.items() if row.apart):
+            keys = f"rollout.engine: {name}, rollout.{name}.tensor_parallel: {width}"
+            other = replace(sharded, engine=name, tensor_parallel=width)
+            yield f"{more}launch/fsdp2.yaml, {keys}", other
 
 
 def _with(recipe: Recipe, branch: str, **changes: Any) -> Recipe:
@@ -273,17 +305,33 @@ def _share(recipe: Recipe, gpus: int, prompt: int) -> _Share:
 
 def _states(recipe: Recipe, shape: Shape, plan: Plan) -> dict[str, float]:
     """What lasts: divided over the GPUs where it is sharded."""
-    count, trained = shape.weights, _trained(recipe, shape)
+    trained, lora = _trained(recipe, shape), recipe.model.lora is not None
     shards = plan.gpus if plan.sharded else 1
+    # Replicated, adapters and their reference share what is frozen.
+    reference = 2 * trained if lora and not plan.sharded else shape.rounded
     whole = {
-        "weights, float32": 4 * (count + (trained if recipe.model.lora else 0)),
+        "weights, float32": 4 * trained,
+        "frozen weights, linear layers in bf16": shape.rounded if lora else 0,
         "gradients": 4 * trained,
-        "optimizer": 8 * trained,
-        "optimizer of the IRL phase": 8 * trained if recipe.irl.steps else 0,
-        "weights before the phase, for the meter": 4 * trained,
-        "reference policy": 4 * count if recipe.rl.algorithm.beta > 0 else 0,
+        "optimizer": _moments(recipe) * trained,
+        "reference policy, linear layers in bf16": reference * (recipe.rl.algorithm.beta > 0),
     }
     return {name: size / shards for name, size in whole.items()}
+
+
+def _on_host(recipe: Recipe, shape: Shape, plan: Plan) -> float:
+    """Weights before the phase, for the meter, and the moments of the phase that sleeps."""
+    asleep = 0.0
+    if recipe.irl.steps:
+        kept = recipe.irl.optimizer_state == "kept"
+        asleep = max(_BITS[recipe.rl.optimizer.bits], _BITS[recipe.irl.optimizer.bits] * kept)
+    return (4 + asleep) * _trained(recipe, shape) / (plan.gpus if plan.sharded else 1)
+
+
+def _moments(recipe: Recipe) -> float:
+    """Bytes a weight of the optimizer at work: that of the other phase is on the host."""
+    used = [recipe.rl.optimizer.bits] + [recipe.irl.optimizer.bits] * bool(recipe.irl.steps)
+    return max(_BITS[bits] for bits in used)
 
 
 def _passes(recipe: Recipe, shape: Shape, plan: Plan, share: _Share) -> dict[str, float]:
@@ -307,7 +355,7 @@ def _passes(recipe: Recipe, shape: Shape, plan: Plan, share: _Share) -> dict[str
 def _engine(shape: Shape, plan: Plan, share: _Share) -> dict[str, float]:
     """Weights of the engine, and keys and values of its rows."""
     cache = share.at_once * share.length * shape.cache_bytes
-    if plan.engine == "vllm":
+    if plan.apart:
         own = 2 * shape.weights / plan.tensor_parallel
         return {"vLLM's weights": own, "cache of the rollouts": cache, "vLLM's work": _VLLM_MORE}
     return {"the engine's bf16 copy": 2 * shape.weights, "cache of the rollouts": cache}
@@ -316,7 +364,7 @@ def _engine(shape: Shape, plan: Plan, share: _Share) -> dict[str, float]:
 def _rollout_seconds(recipe: Recipe, shape: Shape, plan: Plan, share: _Share) -> float:
     """Every token is a step that reads all weights and, on average, half of the cache."""
     read = share.at_once * share.length / 2 * shape.cache_bytes
-    if plan.engine == "vllm":
+    if plan.apart:
         parallel = plan.tensor_parallel
         step = _VLLM_STEP + _VLLM_ROW * share.at_once * parallel
         step += (2 * shape.weights / parallel + read) / _BANDWIDTH

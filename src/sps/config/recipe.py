@@ -80,7 +80,7 @@ class Rollouts(Node):
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     top_k: NonNegative = 0
     max_new_tokens: Positive = 20
-    max_rows: Positive = 2048  # sequences decoded at once; bounds memory
+    max_rows: Positive = 2048  # sequences decoded at once; fewer where a GPU is short of memory
     # Cap on the importance weight p_trainer / p_engine of each token; None: no such weights.
     correct: Annotated[float, Field(gt=0)] | None = None
     # Engine gap, in nats a token, that is warned of, and the one that ends the run; None: more than

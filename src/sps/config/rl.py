@@ -218,6 +218,7 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 class Optimizer(Node):
     """AdamW."""
 
+    bits: Literal[32, 8] = 32  # of its moments: 8 or 2 bytes a weight (8: extra `8bit`)
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: Rate = 1e-8
     weight_decay: Rate = 0.0

@@ -24,6 +24,7 @@ from sps.policy.checkpoint import (
     sound_checkpoint,
 )
 from sps.policy.meter import Probe
+from sps.policy.placement import put_to_sleep
 from sps.policy.sharding import set_optimizer_state
 from sps.run.disk import write_whole
 from sps.run.folder import (
@@ -171,6 +172,7 @@ def restore(run: Run, checkpoint: Path) -> None:
     if tensors["irl_optimizer"] is not None:
         run.irl_optimizer = make_irl_optimizer(model, run.recipe.irl, 0.0)  # a phase sets it
         set_optimizer_state(model, run.irl_optimizer, tensors["irl_optimizer"])
+        put_to_sleep(run.irl_optimizer, model.device)
     prompts, completions = ([t.numpy() for t in part] for part in tensors["probe"])
     run.probe = make_probe_of(run, prompts, completions)
     forget(run)

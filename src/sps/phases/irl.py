@@ -22,11 +22,20 @@ from sps.phases.run import Run
 from sps.phases.schedule import Phase
 from sps.policy.load import Policy
 from sps.policy.logprobs import Rows, micro_batches, token_logprobs
-from sps.policy.update import Budget, Term, make_optimizer, optimizer_step, padded_to_equal
+from sps.policy.placement import asleep, put_to_sleep, wake
+from sps.policy.update import (
+    Budget,
+    Term,
+    make_optimizer,
+    optimizer_step,
+    padded_to_equal,
+    set_lr,
+)
 from sps.ranks import ALONE, Ranks
 from sps.store.rollouts import to_arrays
 from sps.types import Metrics
 
+_ALSO = ("out_of_memory", "peak_gib", "skipped")
 Key = tuple[int, int, int]  # step, group, sample
 Learnt = tuple[list[np.ndarray], list[np.ndarray], Metrics]  # prompts, completions, their counts
 
@@ -41,22 +50,26 @@ def irl_phase(run: Run, phase: Phase) -> Iterator[Metrics]:
     yield {**told, "lr": phase.irl_lr, "seconds/select": time.perf_counter() - began}
     if not prompts:
         return
-    optimizer = _optimizer(run, phase.irl_lr)
-    for batch in batches(len(prompts), settings.batch, settings.steps, rng):
-        began = time.perf_counter()
-        rollouts = [prompts[i] for i in batch], [completions[i] for i in batch]
-        sums = forward_kl_step(
-            run.policy,
-            optimizer,
-            *rollouts,
-            run.budget,
-            reduce=settings.reduce,
-            temperature=run.recipe.rollout.temperature,
-            max_grad_norm=settings.optimizer.max_grad_norm,
-            ranks=run.ranks,
-        )
-        run.policy.version += 1
-        yield {**sums, "seconds/update": time.perf_counter() - began}
+    with asleep(run.optimizer, run.policy.model.device):  # the RL phase's
+        optimizer = _optimizer(run, phase.irl_lr)
+        for batch in batches(len(prompts), settings.batch, settings.steps, rng):
+            began = time.perf_counter()
+            rollouts = [prompts[i] for i in batch], [completions[i] for i in batch]
+            sums = forward_kl_step(
+                run.policy,
+                optimizer,
+                *rollouts,
+                run.budget,
+                reduce=settings.reduce,
+                temperature=run.recipe.rollout.temperature,
+                max_grad_norm=settings.optimizer.max_grad_norm,
+                ranks=run.ranks,
+            )
+            run.policy.version += 1
+            yield {**sums, "seconds/update": time.perf_counter() - began}
+        if optimizer is run.irl_optimizer:
+            put_to_sleep(optimizer, run.policy.model.device)
+        del optimizer  # one that is not kept is freed before the other comes back
     run.engine.load_weights(run.policy.model)
 
 
@@ -141,7 +154,7 @@ def forward_kl_step(
     )
     entropy = sums["entropy"] / sums["tokens"]
     metrics = {"loss": sums["loss"], "grad_norm": sums["grad_norm"], "entropy": entropy}
-    return metrics | {name: sums[name] for name in ("out_of_memory", "skipped") if name in sums}
+    return metrics | {name: sums[name] for name in _ALSO if name in sums}
 
 
 def batches(size: int, batch: int, steps: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
@@ -174,7 +187,7 @@ def _close(run: Run, first: int, last: int, kept: set[Key]) -> pa.Table:
 def make_irl_optimizer(model: Any, settings: IRL, lr: float) -> torch.optim.Optimizer:
     """AdamW with the IRL phase's own settings and no history."""
     own = settings.optimizer
-    return make_optimizer(model, lr, own.betas, own.eps, own.weight_decay)
+    return make_optimizer(model, lr, own.betas, own.eps, own.weight_decay, own.bits)
 
 
 def _optimizer(run: Run, lr: float) -> torch.optim.Optimizer:
@@ -183,8 +196,8 @@ def _optimizer(run: Run, lr: float) -> torch.optim.Optimizer:
         return make_irl_optimizer(model, settings, lr)
     if run.irl_optimizer is None:
         run.irl_optimizer = make_irl_optimizer(model, settings, lr)
-    for group in run.irl_optimizer.param_groups:
-        group["lr"] = lr
+    wake(run.irl_optimizer, model.device)
+    set_lr(run.irl_optimizer, lr)
     return run.irl_optimizer
 
 

@@ -19,7 +19,7 @@ from sps.phases.problems import disagrees, next_problems, sampling_metrics
 from sps.phases.run import Run
 from sps.phases.schedule import Phase
 from sps.policy.logprobs import Rows, micro_batches, token_logprobs
-from sps.policy.update import Term, in_memory, optimizer_step, padded_to_equal
+from sps.policy.update import Term, in_memory, optimizer_step, padded_to_equal, set_lr
 from sps.store.memory import Remembered
 from sps.types import Completion, Group, Metrics, Problem, Request, Rollout, Sampling, Verdict
 
@@ -288,8 +288,7 @@ def _reference(run: Run, rows: Rows) -> Tensor | None:
 
 
 def _set_lr(optimizer: torch.optim.Optimizer, lr: float, step: int, warmup: int) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = lr * min(1.0, step / warmup) if warmup else lr
+    set_lr(optimizer, lr * min(1.0, step / warmup) if warmup else lr)
 
 
 def _right(rollout: Rollout) -> bool:

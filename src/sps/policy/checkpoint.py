@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, logging
 
 from sps.errors import RunFailed, UserError
 from sps.policy.load import Policy
-from sps.policy.sharding import put_weights, whole_weights
+from sps.policy.sharding import put_weight, put_weights, whole_weights
 from sps.ranks import ALONE, Ranks
 from sps.run.disk import digests, sync, sync_tree, unwritten, write_whole
 from sps.run.folder import find_checkpoints, set_aside
@@ -139,14 +139,15 @@ def _stored(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def _load_adapters(model: Any, path: Path) -> None:
-    found = load_file(path, device=str(model.device))
-    named = {_adapter(name): weight for name, weight in found.items()}
-    strangers = model.load_state_dict(named, strict=False).unexpected_keys
-    if strangers:
+    named = {_adapter(name): weight for name, weight in load_file(path).items()}
+    own = dict(model.named_parameters())  # of a layer that is adapted peft may store its own weight
+    if strangers := sorted(named.keys() - model.state_dict().keys()):
         raise UserError(f"{path}: the model has no place for {', '.join(strangers)}")
-    trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
-    if lost := sorted(trained - named.keys()):
+    if lost := sorted(n for n, weight in own.items() if weight.requires_grad and n not in named):
         raise UserError(f"{path}: it has no weights for {', '.join(lost)}")
+    for name, weight in own.items():  # in one order on all ranks: each is a collective
+        if name in named:
+            put_weight(weight, named[name], f"{path}: {name}")
 
 
 def _adapter(name: str) -> str:

@@ -80,7 +80,8 @@ class _Chosen(torch.autograd.Function):
         hidden_ND, weight_VD, target_N, stats = ctx.saved_tensors
         half_VD = weight_VD.to(torch.bfloat16)
         d_hidden_ND = torch.empty_like(hidden_ND)
-        d_weight_VD = torch.zeros_like(weight_VD)
+        # None below adapters, where it is frozen.
+        d_weight_VD = torch.zeros_like(weight_VD) if ctx.needs_input_grad[1] else None
         d_logp_N, d_entropy_N = d_logp_N.contiguous(), d_entropy_N.contiguous()
         for at in range(0, len(hidden_ND), ctx.piece):
             some = slice(at, at + ctx.piece)
@@ -91,7 +92,8 @@ class _Chosen(torch.autograd.Function):
                 d_logp_N[some], d_entropy_N[some], len(half_VD), BLOCK=4096, num_warps=8,
             )  # fmt: skip
             d_hidden_ND[some] = logits_NV @ half_VD
-            d_weight_VD += logits_NV.t() @ half_ND
+            if d_weight_VD is not None:
+                d_weight_VD += logits_NV.t() @ half_ND
         return d_hidden_ND, d_weight_VD, None, None, None
 
 

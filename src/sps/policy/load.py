@@ -26,6 +26,7 @@ from sps.policy.cpu_attention import use_short
 from sps.policy.files import base_of, check_files, check_loaded, in_one_line
 from sps.policy.layers import compile_layers, recompute_layers
 from sps.policy.logprobs import Scorer
+from sps.policy.placement import round_frozen
 
 _SMALL = 64 * 2**20  # bytes of weights
 
@@ -122,6 +123,7 @@ def use_adapters(
         return
     for name, weight in model.named_parameters():
         weight.requires_grad_("lora_" in name)
+    round_frozen(model)
 
 
 def _add_lora(model: Any, rank: int, alpha: int, targets: str | Sequence[str], seed: int) -> None:

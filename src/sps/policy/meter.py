@@ -14,6 +14,8 @@ from sps.policy.logprobs import Rows, Scorer, greedy_probs, micro_batches, token
 from sps.policy.sharding import local, sum_of_shards
 from sps.types import Metrics
 
+_PIECE = 2**24  # weights compared at once
+
 
 @dataclass(frozen=True)
 class Probe:
@@ -33,7 +35,8 @@ class Meter:
 
     def __init__(self, scorer: Scorer, probe: Probe | None, memory: Probe | None = None):
         self.scorer, self.model, self.probe, self.memory = scorer, scorer.model, probe, memory
-        self.weights = {n: local(p).detach().clone() for n, p in _trained(self.model)}
+        # On the host: 4 bytes a weight that nothing looks at until the phase is over.
+        self.weights = {n: local(p).detach().to("cpu", copy=True) for n, p in _trained(self.model)}
         self.before = self._likelihoods(probe)
         self.greedy = [greedy_probs(self.scorer, rows) for rows in self._rows(probe)]
         self.remembered = self._mean_logprob(memory)
@@ -44,9 +47,10 @@ class Meter:
         rollouts the mean log-probability of a token, and by how much it rose."""
         count, sums = 0, torch.zeros(3, dtype=torch.float64, device=self.model.device)
         for name, now in _trained(self.model):
-            own, then = local(now).detach().double(), self.weights[name].double()
-            gap = own - then
-            sums += torch.stack([(own != then).sum(), gap.square().sum(), then.square().sum()])
+            pairs = zip(_pieces(local(now)), _pieces(self.weights[name]), strict=True)
+            for own, then in ((a.double(), b.to(a.device).double()) for a, b in pairs):
+                gap = own - then
+                sums += torch.stack([(own != then).sum(), gap.square().sum(), then.square().sum()])
             count += getattr(now, "ds_numel", now.numel())
         changed, moved, size = sum_of_shards(sums, self.model).tolist()
         out = {"weights_changed": changed / count, "relative_update": (moved / size) ** 0.5}
@@ -88,6 +92,11 @@ class Meter:
         return micro_batches(
             probe.prompts, probe.completions, probe.pad_id, probe.budget, self.model.device
         )
+
+
+def _pieces(weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """In double precision an embedding would take gigabytes at once."""
+    return weight.detach().flatten().split(_PIECE)
 
 
 def _trained(model: Any) -> list[tuple[str, torch.Tensor]]:

@@ -26,11 +26,9 @@ def shard(scorer: Scorer, ranks: Ranks) -> Any:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    if getattr(scorer.model, "_hf_peft_config_loaded", False):
-        raise UserError(
-            "model.lora: adapters are too small to be worth sharding; use launch/ddp.yaml"
-        )
     if ranks.deepspeed:
+        if getattr(scorer.model, "_hf_peft_config_loaded", False):
+            raise UserError("model.lora: use launch/ddp.yaml, or launch/fsdp2.yaml")
         return zero.start(scorer, ranks)
     kind = getattr(scorer.model, "compute_dtype", torch.float32)
     rounded = MixedPrecisionPolicy(
@@ -82,7 +80,10 @@ def whole_weights(policy: Policy, ranks: Ranks) -> dict[str, Tensor] | None:
     if not ranks.sharded:
         return None
     found = {}
+    adapted = getattr(policy.model, "_hf_peft_config_loaded", False)
     for name, weight in policy.model.named_parameters():  # tied ones once, as files hold them
+        if adapted and not weight.requires_grad:  # adapters alone are saved
+            continue
         value = whole(weight).detach()
         if ranks.main:
             found[name] = value.cpu()
@@ -99,7 +100,18 @@ def put_weights(model: Any, weights: dict[str, Tensor], source: str) -> None:
         shown = ", ".join(odd[:3]) + (f" and {len(odd) - 3} more" if len(odd) > 3 else "")
         raise UserError(f"{source}: weights that only it or only the model has: {shown}")
     for name, weight in own.items():
-        local(weight).copy_(local(_like(weights[name], weight)))
+        put_weight(weight, weights[name], f"{source}: {name}")
+
+
+@torch.no_grad()
+def put_weight(weight: Any, value: Tensor, name: str) -> None:
+    """A whole weight into its place; nothing where another rank has it, and will send its shard."""
+    if weight.is_meta:
+        return
+    shape = getattr(weight, "ds_shape", weight.shape)  # DeepSpeed's shard has another
+    if value.shape != shape:
+        raise UserError(f"{name} has the shape {[*value.shape]}, not {[*shape]}")
+    local(weight).copy_(local(_like(value, weight)))
 
 
 def finite_weights(model: Any) -> bool:
@@ -117,7 +129,9 @@ def optimizer_state(model: Any, optimizer: torch.optim.Optimizer | None) -> dict
     for name, weight in model.named_parameters():
         of = optimizer.state.get(stepped(weight), {})
         if of:
-            state[name] = {key: _whole_state(value, weight).cpu() for key, value in of.items()}
+            # One that sleeps is on the host, where sharded ranks gather nothing.
+            awake = {k: v.to(weight.device) if v.dim() else v for k, v in of.items()}
+            state[name] = {k: _whole_state(v, weight).cpu() for k, v in awake.items()}
     return state
 
 

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sps.errors import RunFailed
+from sps.errors import RunFailed, UserError
 from sps.policy import deepspeed as zero
 from sps.policy.logprobs import Rows, Scorer, token_logprobs
-from sps.policy.sharding import stepped
+from sps.policy.sharding import local, stepped
 from sps.ranks import ALONE, Ranks, whole
 
 # rows, their log-probabilities and entropies -> this part's share of the loss, and sums to add up
@@ -24,13 +24,40 @@ Found = TypeVar("Found")
 
 
 def make_optimizer(
-    model: Any, lr: float, betas: tuple[float, float], eps: float, weight_decay: float
-) -> torch.optim.AdamW:
-    """AdamW over every trainable weight."""
-    weights = [stepped(p) for p in model.parameters() if p.requires_grad]
-    return torch.optim.AdamW(
-        weights, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=True
-    )
+    model: Any,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    bits: int = 32,
+) -> torch.optim.Optimizer:
+    """AdamW over every trainable weight, with moments of so many bits."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    weights = [stepped(p) for p in trained]
+    settings: dict[str, Any] = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+    if bits == 32:
+        return torch.optim.AdamW(weights, **settings, fused=True)
+    if any(local(p) is not p for p in trained):
+        raise UserError(
+            "optimizer.bits: 8 is for weights that each GPU holds whole. Sharded moments are "
+            "divided already: set rl.optimizer.bits and irl.optimizer.bits to 32"
+        )
+    try:
+        from sps.policy import adamw8bit
+    except ImportError:
+        raise UserError(
+            "optimizer.bits: 8 needs torchao, which is not installed; install the extra: sps[8bit]"
+        ) from None
+    return adamw8bit.make(weights, **settings)
+
+
+def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """From the next step on. Compiled steps read it from a tensor."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(lr)
+        else:
+            group["lr"] = lr
 
 
 @dataclass

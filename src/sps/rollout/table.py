@@ -34,6 +34,10 @@ class EngineType:
     truncates: bool = True  # with top-p or top-k, log-probabilities are those before truncation
     deepspeed: bool = True  # goes with weights that DeepSpeed holds
     needs: tuple[str, ...] = ()  # packages that are not installed with sps
+    label: str = ""  # what sps doctor calls it
+    # Holds weights of its own, that GPUs may share, in a share of each GPU's memory: rollout.NAME
+    # then has the keys of VllmConfig.
+    apart: bool = False
 
     def make(self, policy: Any, max_rows: int, ranks: Any, settings: Any) -> RolloutEngine:
         """The engine; only now is its module loaded."""
@@ -43,8 +47,15 @@ class EngineType:
 
 
 ENGINES: Mapping[str, EngineType] = {
-    "native": EngineType("sps.rollout.native.engine:make"),
-    "vllm": EngineType("sps.rollout.vllm:make", truncates=False, deepspeed=False, needs=("vllm",)),
+    "native": EngineType("sps.rollout.native.engine:make", label="native engine"),
+    "vllm": EngineType(
+        "sps.rollout.vllm:make",
+        truncates=False,
+        deepspeed=False,
+        needs=("vllm",),
+        label="vLLM",
+        apart=True,
+    ),
 }
 
 

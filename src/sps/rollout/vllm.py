@@ -16,6 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ import numpy as np
 import torch
 
 from sps.errors import RunFailed, UserError
+from sps.rollout.adapters import Merged, has_adapters, mergeable, without_adapters
 from sps.rollout.native.layers import head_width
 from sps.rollout.table import VllmConfig
 from sps.types import Completion, Request, Sampling
@@ -92,12 +94,14 @@ class VllmEngine:
         if not prompts:
             return
         vllm = self._vllm or self._start()
-        vllm.model = self.model
+        adapted = has_adapters(self.model)
+        vllm.model = Merged(self.model) if adapted else self.model
         vllm.max_completion_length, vllm.temperature = sampling.max_new_tokens, sampling.temperature
         vllm.top_p, vllm.top_k = sampling.top_p, sampling.top_k
         if self._stale:
-            if any(hasattr(weight, "full_tensor") for weight in self.model.parameters()):
-                vllm._dist.fsdp_version = 2  # accelerate did not shard them, and so did not tell it
+            sharded = any(hasattr(weight, "full_tensor") for weight in self.model.parameters())
+            if sharded:  # accelerate did not do it, and so did not tell it; merged ones are whole
+                vllm._dist.fsdp_version = None if adapted else 2
             vllm.sync_weights()
             self._stale = False
         _, ids, logprobs, _ = vllm.generate(prompts, None, group)
@@ -169,10 +173,10 @@ class VllmEngine:
 
     def _check(self) -> None:
         how = self.settings
-        if getattr(self.model, "_hf_peft_config_loaded", False):
+        if has_adapters(self.model) and not mergeable(self.model):
             raise UserError(
-                "model.lora: the vLLM engine takes whole weights, not adapters; use "
-                "rollout.engine: native, or train without lora"
+                "model.lora: the vLLM engine takes weights with the adapters merged, and these "
+                "cannot be (of an embedding, DoRA, ...); use rollout.engine: native"
             )
         if how.mode == "server" and self.on_cpu:
             raise UserError(
@@ -282,7 +286,8 @@ def _weights_on_disk(model: Any, tokenizer: Any) -> Iterator[None]:
         yield
         return
     with tempfile.TemporaryDirectory(prefix="sps-vllm-") as made:
-        model.save_pretrained(made)
+        plain = without_adapters(deepcopy(model)) if has_adapters(model) else model
+        plain.save_pretrained(made)
         tokenizer.save_pretrained(made)
         model.name_or_path = made
         try:

@@ -10,6 +10,7 @@ import pytest
 
 from sps.errors import RunFailed, UserError
 from sps.rollout import vllm
+from sps.rollout.adapters import Merged
 from sps.rollout.table import VllmConfig
 from sps.rollout.vllm import VllmEngine, _weights_on_disk
 from sps.types import Request, Sampling
@@ -75,6 +76,7 @@ def make(monkeypatch):
     return _make
 
 
+ADAPTED = {"_hf_peft_config_loaded": True, "modules": list}
 REQUESTS = [Request(4, (9, 3), (0, 2)), Request(5, (8, 1), (1,))]
 
 
@@ -105,6 +107,17 @@ def test_weights_are_copied_once_and_only_before_they_are_used(make):
     list(engine.generate(REQUESTS, Sampling(3, 3)))
     assert engine._vllm.syncs == 2
     assert engine._vllm.model is new
+
+
+def test_weights_go_to_the_bridge_with_their_adapters_merged(make):
+    engine = make(model=ADAPTED)
+    list(engine.generate(REQUESTS, Sampling(3, 3)))
+    assert isinstance(engine._vllm.model, Merged)  # tests/unit/rollout/test_adapters.py
+    engine._vllm._dist = SimpleNamespace(fsdp_version=2)
+    engine.model.parameters = lambda: [SimpleNamespace(full_tensor=None)]
+    engine.load_weights(engine.model)
+    list(engine.generate(REQUESTS, Sampling(3, 3)))
+    assert engine._vllm._dist.fsdp_version is None  # they are whole: the bridge gathers nothing
 
 
 def test_a_server_draws_equal_groups_at_once_and_others_one_by_one(make):
@@ -163,7 +176,7 @@ def test_a_token_without_a_logprob_ends_the_run(make, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "key"),
     [
-        ({"model": {"_hf_peft_config_loaded": True}}, "model.lora"),
+        ({"model": ADAPTED | {"modules": lambda: [SimpleNamespace(base_layer=1)]}}, "model.lora"),
         ({"mode": "server", "device": "cpu"}, "rollout.vllm.mode"),
         ({"sleep": True, "device": "cpu"}, "rollout.vllm.sleep"),
         (

@@ -29,7 +29,7 @@ from sps.phases.schedule import irl_lr
 from sps.phases.warnings import stood_still
 from sps.policy.load import Policy
 from sps.policy.meter import Meter, Probe
-from sps.policy.update import Budget
+from sps.policy.update import Budget, set_lr
 from sps.ranks import ALONE, Distributed, Ranks
 from sps.run.track import Track, read_records
 from sps.types import Metrics
@@ -293,8 +293,7 @@ class SPSCallback(TrainerCallback):
         settings = self.settings
         if self._optimizer is None or settings.optimizer_state == "fresh":
             self._optimizer = irl.make_irl_optimizer(policy.model, settings, self._lr())
-        for group in self._optimizer.param_groups:
-            group["lr"] = self._lr()
+        set_lr(self._optimizer, self._lr())
         how = {"reduce": settings.reduce, "temperature": self._args.temperature}
         how["max_grad_norm"] = settings.optimizer.max_grad_norm
         for batch in irl.batches(len(kept), settings.batch, settings.steps, rng):

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from sps.rollout.cuda import kernels
+from sps.rollout.cuda import attention
 from sps.rollout.cuda import mlp_kernels as products
+from sps.rollout.cuda.copies import Copies
+from sps.rollout.cuda.state import PAGE, State
 from sps.rollout.native.layers import head_width
 
 Cache = tuple[Tensor, Tensor]  # keys and values of one layer
@@ -22,23 +24,22 @@ Cache = tuple[Tensor, Tensor]  # keys and values of one layer
 class Decoder:
     """bf16 copies of the projections, joined where they share their input."""
 
+    kind = torch.bfloat16
+
     def __init__(self, model: Any):
         config = model.config
         self.heads, self.shared = config.num_attention_heads, config.num_key_value_heads
         self.width = head_width(config)
         self.eps, self.rotary = config.rms_norm_eps, model.base_model.rotary_emb
         self.embed, self.norm = model.get_input_embeddings(), model.base_model.norm
-        self.copies: list[tuple[Tensor, Tensor]] = []  # (ours, the trainer's)
+        self.copies = Copies(self.kind)
         self.layers = [self._layer(layer) for layer in model.base_model.layers]
-        self.head = self._joined([model.get_output_embeddings().weight])
+        self.head = self.copies.weights([model.get_output_embeddings()])
         self.table: tuple[Tensor, Tensor] | None = None
 
-    @torch.no_grad()
     def refresh(self) -> None:
-        """Follow the trainer's weights: one rounding copy, no other synchronisation."""
-        if not self.copies:
-            return
-        torch._foreach_copy_([ours for ours, _ in self.copies], [t for _, t in self.copies])
+        """Follow the trainer's weights."""
+        self.copies.refresh()
 
     def prepare(self, positions: int) -> None:
         """Rotations for this many positions; must be done before a step is captured."""
@@ -48,59 +49,45 @@ class Decoder:
             self.table = cos[0].float().contiguous(), sin[0].float().contiguous()
 
     def __call__(
-        self, state: kernels.State, length_P: Tensor, prefix: list[Cache], cache: list[Cache]
+        self, state: State, length_P: Tensor, cache: list[Cache], pages_SM: Tensor
     ) -> Tensor:
         """Logits after one more token a row."""
         assert self.table is not None  # prepare() came first
+        longest = pages_SM.shape[1] * PAGE
+        plan = attention.plan_for(len(state.token), self.shared, self.width, longest)
         residual_BD = self.embed.weight[state.token].float()
-        more_BD: Tensor | None = None
-        for layer, shared, own in zip(self.layers, prefix, cache, strict=True):
-            x_BD = self._norm(more_BD, residual_BD, layer["norm_in"])
-            qkv_BX = linear(x_BD, layer["qkv"], layer["bias"])
-            where = (state, length_P, shared, own, self.heads, layer["norms"], self.eps)
-            mixed_BX = kernels.attend(qkv_BX, self.table, *where)
-            more_BD = linear(mixed_BX, layer["out"])
-            x_BD = self._norm(more_BD, residual_BD, layer["norm_mlp"])
-            more_BD = linear(products.silu_product(x_BD, layer["gate_up"]), layer["down"])
-        return linear(self._norm(more_BD, residual_BD, self.norm.weight), self.head)
+        more: Tensor | None = None  # of the residual: a product, or the parts of one
+        for layer, both in zip(self.layers, cache, strict=True):
+            x_BD = self._norm(more, residual_BD, layer["norm_in"])
+            qkv_BX = products.product(x_BD, layer["qkv"], layer["bias"])
+            where = (state, length_P, both, pages_SM, self.heads, layer["norms"], self.eps)
+            mixed_BX = attention.attend(qkv_BX, self.table, *where, plan)
+            more = products.product(mixed_BX, layer["out"], parts=True)
+            x_BD = self._norm(more, residual_BD, layer["norm_mlp"])
+            wide_BF = products.silu_product(x_BD, layer["gate_up"])
+            more = products.product(wide_BF, layer["down"], parts=True)
+        return products.product(self._norm(more, residual_BD, self.norm.weight), self.head)
 
     def logits(self, hidden_PD: Tensor) -> Tensor:
         """Logits of hidden states that the model's own code computed."""
         return linear(hidden_PD.to(self.head.dtype), self.head)
 
-    def _norm(self, more_BD: Tensor | None, residual_BD: Tensor, weight_D: Tensor) -> Tensor:
-        return products.add_norm(more_BD, residual_BD, weight_D, self.eps, self.head.dtype)
+    def _norm(self, more: Tensor | None, residual_BD: Tensor, weight_D: Tensor) -> Tensor:
+        return products.add_norm(more, residual_BD, weight_D, self.eps, self.head.dtype)
 
     def _layer(self, layer: Any) -> dict[str, Any]:
         attention, mlp = layer.self_attn, layer.mlp
         joined = [attention.q_proj, attention.k_proj, attention.v_proj]
         biased = joined[0].bias is not None
         normed = hasattr(attention, "q_norm")
+        join = self.copies.weights
         return {
-            "qkv": self._joined([p.weight for p in joined]),
-            "bias": self._joined([p.bias for p in joined]) if biased else None,
-            "out": self._joined([attention.o_proj.weight]),
-            "gate_up": self._joined([mlp.gate_proj.weight, mlp.up_proj.weight]),
-            "down": self._joined([mlp.down_proj.weight]),
+            "qkv": join(joined),
+            "bias": self.copies.biases(joined) if biased else None,
+            "out": join([attention.o_proj]),
+            "gate_up": join([mlp.gate_proj, mlp.up_proj]),
+            "down": join([mlp.down_proj]),
             "norm_in": layer.input_layernorm.weight,
             "norm_mlp": layer.post_attention_layernorm.weight,
             "norms": (attention.q_norm.weight, attention.k_norm.weight) if normed else None,
         }
-
-    def _joined(self, parts: list[Tensor]) -> Tensor:
-        """Room for bf16 copies, one after another; `refresh` fills it.
-
-        A model that is itself a bf16 copy, made for sampling alone, moves in: held once, not twice.
-        """
-        rows = sum(len(part) for part in parts)
-        room = torch.empty(
-            (rows, *parts[0].shape[1:]), dtype=torch.bfloat16, device=parts[0].device
-        )
-        pairs = list(zip(room.split([len(part) for part in parts]), parts, strict=True))
-        if parts[0].dtype == room.dtype and not parts[0].requires_grad:
-            for ours, theirs in pairs:
-                ours.copy_(theirs)
-                theirs.data = ours
-        else:
-            self.copies += pairs
-        return room

@@ -1,163 +1,16 @@
-"""Triton kernels of a decode step: attention over the cache, and drawing the next token.
+"""Triton kernels of a decode step: drawing the next token, and writing it down.
 
-Axes: B rows being decoded, S slots of the cache, P prompts, H key/value heads, R query heads that
-share each, L prompt tokens, T own tokens, D width of a head, V vocabulary. Tensors are contiguous.
+Axes: B rows being decoded, S slots, T own tokens, V vocabulary. Tensors are contiguous.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass, fields, replace
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-
-@dataclass(frozen=True)
-class State:
-    """What a step reads and writes, a number or flag a row; addresses never change."""
-
-    token: Tensor  # the latest one
-    key: Tensor  # of its random numbers
-    own: Tensor  # its number among the row's own tokens
-    slot: Tensor  # of the cache
-    prompt: Tensor
-    live: Tensor
-    limit: Tensor
-    ended: Tensor  # by an end token, not by the limit
-    ids_ST: Tensor
-    logprobs_ST: Tensor
-
-    @classmethod
-    def empty(cls, size: int, new: int, device: torch.device) -> State:
-        """No row is live."""
-        kinds = {"token": torch.int64, "key": torch.int64, "ended": torch.bool}
-        rows = {
-            field.name: torch.zeros(size, dtype=kinds.get(field.name, torch.int32), device=device)
-            for field in fields(cls)
-            if not field.name.endswith("_ST")
-        }
-        ids_ST = torch.zeros(size, new, dtype=torch.int32, device=device)
-        return cls(**rows, ids_ST=ids_ST, logprobs_ST=torch.zeros(size, new, device=device))
-
-    def rows(self) -> dict[str, Tensor]:
-        """Everything that rows have, by name; slots keep what was drawn."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name[-3:] != "_ST"}
-
-    def __getitem__(self, some: slice) -> State:
-        return replace(self, **{name: tensor[some] for name, tensor in self.rows().items()})
-
-
-@triton.jit
-def _turned(source, where, real, weight, cos, sin, eps, D: tl.constexpr, NORM: tl.constexpr):
-    """Heads [.., D] from `where`, rotated; normed before when the model norms queries and keys."""
-    at, other = tl.arange(0, D), (tl.arange(0, D) + D // 2) % D
-    x = tl.load(source + where + at[None, :], mask=real, other=0.0)
-    swapped = tl.load(source + where + other[None, :], mask=real, other=0.0)  # its halves exchanged
-    kind = x.dtype
-    x, swapped = x.to(tl.float32), swapped.to(tl.float32)
-    if NORM:
-        scale = tl.rsqrt(tl.sum(x * x, 1) / D + eps)[:, None]
-        x = ((x * scale).to(kind) * tl.load(weight + at)[None, :]).to(tl.float32)
-        swapped = ((swapped * scale).to(kind) * tl.load(weight + other)[None, :]).to(tl.float32)
-    return (x * cos[None, :] + swapped * sin[None, :]).to(kind)
-
-
-@triton.jit
-def _attend(
-    qkv, cos, sin, q_norm, k_norm, eps, prefix_keys, prefix_values, prompt, prompt_length,
-    keys, values, slot, own, live, out, scale, L, T,
-    HEADS: tl.constexpr, SHARED: tl.constexpr, D: tl.constexpr, NORM: tl.constexpr,
-    R: tl.constexpr, N: tl.constexpr,
-):  # fmt: skip
-    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    group: tl.constexpr = HEADS // SHARED
-    at_R, at_D, at_1 = tl.arange(0, R), tl.arange(0, D), tl.arange(0, 1)
-    awake = tl.load(live + row)  # a row that is done reads nothing
-    whose = tl.load(prompt + row).to(tl.int64)
-    place = tl.load(slot + row).to(tl.int64)
-    before = tl.load(own + row)
-    behind = tl.load(prompt_length + whose)
-    turn = (behind + before).to(tl.int64) * D + at_D
-    cos_D, sin_D = tl.load(cos + turn), tl.load(sin + turn)
-    sin_D = tl.where(at_D < D // 2, -sin_D, sin_D)
-    source = qkv + row * (HEADS + 2 * SHARED) * D
-    # the queries that share this head
-    real, one = (at_R < group)[:, None], at_1[:, None] == 0
-    where = (head * group + at_R[:, None]) * D
-    q = _turned(source, where, real, q_norm, cos_D, sin_D, eps, D, NORM)
-    # the new token's key and value: stored, and first to be seen
-    where = (HEADS + head + at_1[:, None]) * D
-    new_k = _turned(source, where, one, k_norm, cos_D, sin_D, eps, D, NORM)
-    new_v = tl.load(source + where + SHARED * D + at_D[None, :])
-    start = (place * SHARED + head) * T * D
-    target = start + before.to(tl.int64) * D + at_1[:, None] * D + at_D[None, :]
-    # A row that is done may still name a slot that by now belongs to another row.
-    tl.store(keys + target, new_k, mask=one & (awake > 0))
-    tl.store(values + target, new_v, mask=one & (awake > 0))
-    best = tl.sum(q.to(tl.float32) * new_k.to(tl.float32), 1) * scale
-    total = tl.full([R], 1.0, tl.float32)
-    mixed = tl.zeros([R, D], tl.float32) + new_v.to(tl.float32)
-    # one loop over both parts, so that loads of the second are under way during the first
-    behind, before = behind * awake, before * awake
-    blocks = tl.cdiv(behind, N)
-    shared = (whose * SHARED + head) * L * D
-    for block in range(0, blocks + tl.cdiv(before, N)):
-        first = block < blocks
-        at_N = tl.where(first, block, block - blocks) * N + tl.arange(0, N)
-        seen = at_N < tl.where(first, behind, before)
-        inside = at_N[:, None] * D + at_D[None, :]
-        at_k = tl.where(first, prefix_keys + shared, keys + start)
-        k = tl.load(at_k + inside, mask=seen[:, None], other=0.0)
-        scores = tl.where(seen[None, :], tl.dot(q, tl.trans(k)) * scale, float("-inf"))
-        top = tl.maximum(best, tl.max(scores, 1))
-        shrink = tl.exp2(best - top)
-        mass = tl.exp2(scores - top[:, None])
-        total = total * shrink + tl.sum(mass, 1)
-        at_v = tl.where(first, prefix_values + shared, values + start)
-        v = tl.load(at_v + inside, mask=seen[:, None], other=0.0)
-        mixed = mixed * shrink[:, None] + tl.dot(mass.to(v.dtype), v)
-        best = top
-    target = (row * HEADS + head * group + at_R[:, None]) * D + at_D[None, :]
-    tl.store(out + target, (mixed / total[:, None]).to(q.dtype), mask=real)
-
-
-def attend(
-    qkv_BX: Tensor,
-    table: tuple[Tensor, Tensor],
-    state: State,
-    length_P: Tensor,
-    prefix: tuple[Tensor, Tensor],
-    cache: tuple[Tensor, Tensor],
-    heads: int,
-    norms: tuple[Tensor, Tensor] | None,
-    eps: float,
-) -> Tensor:
-    """One token a row: its key and value are stored, and its queries see what came before.
-
-    That is its prompt, stored once a group, and its own tokens. Each key/value head is read once
-    for the R query heads that share it.
-    """
-    shared, width = prefix[0].shape[1], prefix[0].shape[3]
-    repeat = triton.next_power_of_2(heads // shared)
-    out_BX = qkv_BX.new_empty(len(qkv_BX), heads * width)
-    _attend[(len(qkv_BX), shared)](
-        qkv_BX, *table, *(norms or table), eps, *prefix, state.prompt, length_P,
-        *cache, state.slot, state.own, state.live, out_BX,
-        width**-0.5 * 1.4426950408889634, prefix[0].shape[2], cache[0].shape[2],
-        HEADS=heads, SHARED=shared, D=width, NORM=norms is not None, R=max(16, repeat),
-        **_tuned(len(qkv_BX) * shared, width),
-    )  # fmt: skip
-    return out_BX
-
-
-def _tuned(programs: int, width: int) -> dict[str, int]:
-    """Keys a turn, warps, and loads under way: the best of 50 settings on an H200."""
-    few = programs < 1000 or width > 64
-    return {
-        "N": 64 if few else 32, "num_warps": 1 if width <= 64 else 2, "num_stages": 4 if few else 3
-    }  # fmt: skip
+from sps.rollout.cuda.state import State
 
 
 @triton.jit

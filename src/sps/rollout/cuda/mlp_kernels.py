@@ -1,10 +1,13 @@
 """Triton kernels of a decode step: norms, and the products that are worth fusing.
 
-Axes: B rows being decoded, D width of the residual, F width of the feed-forward part.
-Tensors are contiguous.
+Axes: B rows being decoded, D width of the residual, F width of the feed-forward part, K parts that
+a sum is split into. Tensors are contiguous.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -12,17 +15,26 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn.functional import linear
 
+from sps.rollout.cuda import early
+
 _TILE = 64  # side of a product's tile
 
 
 @triton.jit
-def _add_norm(x, residual, weight, out, eps, size, ADD: tl.constexpr, BLOCK: tl.constexpr):
+def _add_norm(
+    x, residual, weight, out, eps, size, rows,
+    PARTS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    early.begin(EARLY)
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)
     real = at < size
     value = tl.load(residual + row * size + at, mask=real, other=0.0)
-    if ADD:
-        value = value + tl.load(x + row * size + at, mask=real, other=0.0)
+    if PARTS > 0:
+        more = tl.load(x + row * size + at, mask=real, other=0.0)
+        for part in tl.static_range(1, PARTS):
+            more += tl.load(x + (part * rows + row) * size + at, mask=real, other=0.0)
+        value = value + more.to(out.dtype.element_ty)  # rounded, as a product's result is
         tl.store(residual + row * size + at, value, mask=real)
     wide = value.to(tl.float32)
     scale = tl.rsqrt(tl.sum(wide * wide, 0) / size + eps)
@@ -32,17 +44,120 @@ def _add_norm(x, residual, weight, out, eps, size, ADD: tl.constexpr, BLOCK: tl.
 
 
 def add_norm(
-    x_BD: Tensor | None, residual_BD: Tensor, weight_D: Tensor, eps: float, dtype: torch.dtype
+    x: Tensor | None, residual_BD: Tensor, weight_D: Tensor, eps: float, dtype: torch.dtype
 ) -> Tensor:
-    """residual += x in place, and its RMSNorm as the model's own code computes it."""
+    """residual += x in place, and its RMSNorm as the model's own code computes it.
+
+    x is [B, D], or [K, B, D]: the parts of a product, in float32, that are added up here.
+    """
     rows, size = residual_BD.shape
     out_BD = torch.empty_like(residual_BD, dtype=dtype)
     block = triton.next_power_of_2(size)
+    parts = 0 if x is None else x.numel() // residual_BD.numel()
     _add_norm[(rows,)](
-        residual_BD if x_BD is None else x_BD, residual_BD, weight_D, out_BD, eps, size,
-        ADD=x_BD is not None, BLOCK=block, num_warps=4 if block <= 1024 else 8,
+        residual_BD if x is None else x, residual_BD, weight_D, out_BD, eps, size, rows,
+        PARTS=parts, BLOCK=block, num_warps=4 if block <= 1024 else 8, **early.options(),
     )  # fmt: skip
     return out_BD
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """How a product with few rows is divided: it takes the time to read its weights."""
+
+    wide: int  # weight rows a program
+    deep: int  # of the sum, a turn
+    parts: int  # that the sum is split into
+    warps: int
+    stages: int
+
+
+def no_tiles(rows: int, size: int, depth: int) -> Tiles | None:
+    """cuBLAS for every product."""
+    return None
+
+
+tiles_for: Callable[[int, int, int], Tiles | None] = no_tiles
+
+
+@triton.jit
+def _product(
+    x, weight, bias, out, rows, K, N, each,
+    BIAS: tl.constexpr, SILU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    EARLY: tl.constexpr,
+):  # fmt: skip
+    """A tile of x @ weight.T, or of silu(x @ gate.T) * (x @ up.T); weights are the left operand,
+
+    so that the tensor cores' 64 rows are all weights, however few rows x has.
+    """
+    at_N = tl.program_id(0) * BN + tl.arange(0, BN)
+    part, at_M = tl.program_id(1), tl.program_id(2) * BM + tl.arange(0, BM)
+    at_K = part * each + tl.arange(0, BK)
+    there = (at_M < rows)[None, :]
+    xs = x + at_M[None, :] * K + at_K[:, None]
+    ws = weight + at_N.to(tl.int64)[:, None] * K + at_K[None, :]
+    if EARLY:
+        early.fetch(weight + at_N.to(tl.int64)[:, None] * K + part * each, each)
+        if SILU:
+            early.fetch(weight + (N + at_N).to(tl.int64)[:, None] * K + part * each, each)
+    early.begin(EARLY)
+    acc = tl.zeros([BN, BM], tl.float32)
+    up = tl.zeros([BN, BM], tl.float32)
+    for k in range(0, each, BK):
+        some = tl.load(xs + k, mask=there, other=0.0)
+        acc = tl.dot(tl.load(ws + k), some, acc)
+        if SILU:
+            up = tl.dot(tl.load(ws + N.to(tl.int64) * K + k), some, up)
+    if BIAS:
+        acc += tl.load(bias + at_N).to(tl.float32)[:, None]
+    kind = out.dtype.element_ty
+    result = acc.to(kind)
+    if SILU:
+        gate = result.to(tl.float32)
+        result = (gate * tl.sigmoid(gate)).to(kind) * up.to(kind)
+    place = (part * rows + at_M[None, :]).to(tl.int64) * N + at_N[:, None]
+    tl.store(out + place, result, mask=there)
+
+
+def product(
+    x_BD: Tensor, weight_FD: Tensor, bias_F: Tensor | None = None, parts: bool = False
+) -> Tensor:
+    """x @ weight.T + bias, [B, F]; with `parts` maybe [K, B, F] in float32, to be added up."""
+    (rows, depth), size = x_BD.shape, len(weight_FD)
+    tiles = tiles_for(rows, size, depth)
+    if tiles is None or (tiles.parts > 1 and not parts):
+        return linear(x_BD, weight_FD, bias_F)
+    return tiled(x_BD, weight_FD, bias_F, tiles)
+
+
+def tiled(x_BD: Tensor, weight_FD: Tensor, bias_F: Tensor | None, how: Tiles) -> Tensor:
+    """`product` by our own kernel; sizes must be multiples of the tiles."""
+    assert bias_F is None or how.parts == 1  # every part would add it
+    rows, size = len(x_BD), len(weight_FD)
+    shape = (rows, size) if how.parts == 1 else (how.parts, rows, size)
+    out = x_BD.new_empty(shape, dtype=x_BD.dtype if how.parts == 1 else torch.float32)
+    _run(x_BD, weight_FD, bias_F, out, size, how, silu=False)
+    return out
+
+
+def _run(
+    x_BD: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    size: int,
+    how: Tiles,
+    silu: bool,
+) -> None:
+    rows, depth = x_BD.shape
+    most = max(16, min(128, triton.next_power_of_2(rows)))
+    assert size % how.wide == 0
+    assert depth % (how.parts * how.deep) == 0
+    _product[(size // how.wide, how.parts, triton.cdiv(rows, most))](
+        x_BD, weight, x_BD if bias is None else bias, out, rows, depth, size, depth // how.parts,
+        BIAS=bias is not None, SILU=silu, BM=most, BN=how.wide, BK=how.deep,
+        num_warps=how.warps, num_stages=how.stages, **early.options(),
+    )  # fmt: skip
 
 
 @triton.jit
@@ -79,6 +194,10 @@ def silu_product(x_BD: Tensor, gate_up_FD: Tensor) -> Tensor:
     """silu(gate) * up of joined projections; one kernel for a small model, else two."""
     (rows, depth), size = x_BD.shape, len(gate_up_FD) // 2
     out_BF = x_BD.new_empty(rows, size)
+    tiles = tiles_for(rows, 2 * size, depth)
+    if tiles is not None:
+        _run(x_BD, gate_up_FD, None, out_BF, size, tiles, silu=True)
+        return out_BF
     if depth <= 1024 and depth % _TILE == 0 and size % _TILE == 0:
         narrow = _TILE if rows > 256 else _TILE // 2
         _silu_product[(triton.cdiv(rows, _TILE), size // narrow)](

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from sps.ranks import whole
 from sps.rollout import RolloutEngine
+from sps.rollout.adapters import merged_weights
 from sps.types import Completion, Request, Sampling
 
 
@@ -30,9 +30,10 @@ class CopiedEngine:
     @torch.no_grad()
     def load_weights(self, model: Any) -> None:
         """Every rank must call this at the same time."""
-        pairs = zip(self.copy.parameters(), model.parameters(), strict=True)
-        for ours, theirs in pairs:
-            ours.copy_(whole(theirs))
+        ours = dict(self.copy.named_parameters())
+        for name, theirs in merged_weights(model):
+            ours.pop(name).copy_(theirs)
+        assert not ours, ours.keys()
         self.engine.load_weights(self.copy)
 
     def close(self) -> None:

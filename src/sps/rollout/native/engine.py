@@ -20,6 +20,7 @@ from sps.errors import UserError
 from sps.logits import scaled_logits
 from sps.ranks import ALONE, materialise
 from sps.rollout import RolloutEngine
+from sps.rollout.adapters import without_adapters
 from sps.rollout.native import attention
 from sps.rollout.native import layers as fused
 from sps.rollout.native.copied import CopiedEngine
@@ -33,7 +34,8 @@ def make(policy: Any, max_rows: int, ranks: Any, settings: None = None) -> Rollo
     """On a GPU replayed graphs, for bf16 and models of a known shape; over sharded weights, a
     whole copy in the computation's precision on each rank."""
     if ranks.sharded:
-        copy = deepcopy(policy.model).requires_grad_(False).to(policy.model.compute_dtype)
+        copy = without_adapters(deepcopy(policy.model)).requires_grad_(False)
+        copy = copy.to(policy.model.compute_dtype)
         materialise(copy, ranks.accelerator.device)
         whole = replace(policy, model=copy.to(ranks.accelerator.device))
         return CopiedEngine(make(whole, max_rows, ALONE), copy)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, linear, rms_norm, silu
 
+from sps.rollout.adapters import mergeable
 from sps.rollout.native.attention import Layer, SplitCache, causal, decode
 
 _FAMILIES = {"llama", "qwen2", "qwen3", "mistral"}
@@ -29,24 +30,29 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # queries, keys, values of 
 
 def supports(model: Any) -> bool:
     """Whether this model computes exactly what FusedStep does."""
-    config = model.config
+    return _known(model.config) and not hasattr(model, "peft_config")
+
+
+def _known(config: Any) -> bool:
     plain = config.model_type in _FAMILIES and config.hidden_act == "silu"
     window = getattr(config, "sliding_window", None)
     if getattr(config, "use_sliding_window", True) is False:
         window = None
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-    adapted = hasattr(model, "peft_config") or getattr(model, "_hf_peft_config_loaded", False)
     biased = getattr(config, "mlp_bias", False)
-    return plain and window is None and rope in _ROPES and not adapted and not biased
+    return plain and window is None and rope in _ROPES and not biased
 
 
 def supports_kernels(model: Any) -> bool:
-    """Whether the GPU kernels serve it, too: heads a power of two wide, no bias after them."""
+    """Whether the GPU kernels serve it, too: heads a power of two wide, no bias after them. They
+    read copies of the weights, and adapters are merged into those."""
     width = head_width(model.config)
-    biased = getattr(
-        model.config, "attention_bias", False
-    )  # of the output, too, where there is one
-    return supports(model) and width >= 16 and width & (width - 1) == 0 and not biased
+    # Of the output, too, where there is one.
+    biased = getattr(model.config, "attention_bias", False)
+    fits = width >= 16 and width & (width - 1) == 0 and not biased
+    # peft's own wrapper around a model has another tree of modules.
+    own = not hasattr(model, "peft_config") or getattr(model, "_hf_peft_config_loaded", False)
+    return _known(model.config) and fits and own and mergeable(model)
 
 
 def head_width(config: Any) -> int:

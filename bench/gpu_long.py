@@ -1,0 +1,302 @@
+"""The engine at the lengths of reasoning, on one GPU: is it right, how near to its floor, how fast.
+
+python -m bench.gpu_long check
+python -m bench.gpu_long attention:7b products:7b step:7b        parts of a decode step
+python -m bench.gpu_long 7b:16x8 7b:24x32:256 --sides ours,whole,vllm --turns 3
+
+7b:24x32:256 is 24 prompts, 32 samples each, 256 rows at once. Lengths are drawn once (geometric,
+mean 900, at most 3072) and forced on all sides, log-probabilities on, prompts of 200 tokens, random
+weights in bf16. Sides: `ours`; `products`, with the tiles that products:SHAPE found fastest;
+`early`, the same with kernels that start before the one in front of them has ended; `whole`, one
+program a row and key/value head and powers of two of rows, as it once was; `vllm` where it is
+installed. Every figure is written at once to OUT/gpu_long_NAME.json, and rollouts and steps that
+are there already are not measured again. --seconds limits each part, 7b:16x8@60 this one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from bench import gpu_decode as decode
+from bench.gpu_rollout import QWEN15
+from bench.sides import RESULTS, machine, wait
+from sps.rollout.cuda import attention, early, engine
+from sps.rollout.cuda import mlp_kernels as products
+from sps.rollout.cuda.rows import Rows, Wanted
+from sps.types import Request, Sampling
+
+QWEN7 = {
+    "model_type": "qwen2", "vocab_size": 152064, "hidden_size": 3584, "num_hidden_layers": 28,
+    "num_attention_heads": 28, "num_key_value_heads": 4, "intermediate_size": 18944,
+    "max_position_embeddings": 4096, "rope_theta": 10000.0, "tie_word_embeddings": False,
+}  # fmt: skip
+SHAPES = {"1.5b": QWEN15, "7b": QWEN7}
+PROMPT, MOST, MEAN = 200, 3072, 900
+
+
+def config_of(shape: str) -> Any:
+    """transformers' configuration."""
+    settings = dict(SHAPES[shape])
+    return AutoConfig.for_model(settings.pop("model_type"), **settings)
+
+
+def build(shape: str) -> Any:
+    """Random weights in bf16, held once: the engine moves in."""
+    torch.manual_seed(0)
+    with torch.device(decode.DEVICE):
+        model = AutoModelForCausalLM.from_config(config_of(shape), dtype=torch.bfloat16).eval()
+    model.requires_grad_(False).compute_dtype = torch.bfloat16
+    return model
+
+
+class Results:
+    """A JSON file that grows; what it has is not measured again."""
+
+    def __init__(self, folder: Path, name: str):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / f"gpu_long_{name.replace(':', '_')}.json"
+        self.rows: list[dict[str, Any]] = []
+        if self.path.exists():
+            self.rows = json.loads(self.path.read_text())["rows"]
+
+    def has(self, what: str) -> bool:
+        """Whether it was measured."""
+        return any(row["what"] == what for row in self.rows)
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Print and write."""
+        print({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
+        self.rows.append(row)
+        self.path.write_text(json.dumps({**machine(), "rows": self.rows}, indent=1) + "\n")
+
+
+def lengths_of(groups: int, n: int) -> np.ndarray:
+    """[groups, n], the same for every side and turn."""
+    drawn = np.random.default_rng(0).geometric(1 / MEAN, (groups, n))
+    return np.minimum(drawn, MOST)
+
+
+def prompts_of(groups: int) -> list[list[int]]:
+    """Random, all of one length."""
+    rng = np.random.default_rng(1)
+    return [rng.integers(5, 40000, PROMPT).tolist() for _ in range(groups)]
+
+
+def forced(length_PG: np.ndarray) -> type[Rows]:
+    """Rows that end at given lengths."""
+
+    class Forced(Rows):
+        def add(self, take: list[Wanted], requests: list[Request]) -> None:
+            at = self.count
+            super().add(take, requests)
+            ends = [int(length_PG[w.request, w.sample]) for w in take]
+            limit = self.room.state.limit
+            limit[at : at + len(take)] = torch.tensor(ends, dtype=limit.dtype).to(limit.device)
+
+    return Forced
+
+
+def powers_of_two(count: int, most: int) -> int:
+    """Buckets as they once were."""
+    return min(most, max(8, 1 << (count - 1).bit_length()))
+
+
+WAYS = ("ours", "products", "early", "whole")  # sides of ours
+
+
+@contextmanager
+def way(name: str, tiles: Callable) -> Iterator[None]:
+    """The engine as this side has it."""
+    usual = attention.plan_for, engine.bucket
+    if name == "whole":
+        attention.plan_for = lambda *_: attention.Plan(1, 64, 2, 2, 4)
+        engine.bucket = powers_of_two
+    products.tiles_for = tiles if name in ("products", "early") else products.no_tiles
+    early.on = name == "early"
+    try:
+        yield
+    finally:
+        attention.plan_for, engine.bucket = usual
+        products.tiles_for, early.on = products.no_tiles, False
+
+
+def native_side(model: Any, name: str, work: tuple[int, int, int], tiles: Any) -> Callable:
+    """Tokens drawn of these lengths, by the engine."""
+    groups, n, at_once = work
+    ours = engine.CudaEngine(model, [-1], 0, max_rows=at_once)
+    requests = [Request(i, tuple(p), tuple(range(n))) for i, p in enumerate(prompts_of(groups))]
+
+    def run(length_PG: np.ndarray, seed: int) -> int:
+        engine.Rows = forced(length_PG)
+        with way(name, tiles):
+            done = ours.generate(requests, Sampling(n, MOST, seed=seed))
+            return sum(len(c.ids) for c in done)
+
+    run.close = ours.close  # type: ignore[attr-defined]
+    return run
+
+
+def vllm_side(llm: Any, work: tuple[int, int, int]) -> Callable:
+    """Tokens drawn of the same lengths, by vLLM; prompts are shared by its prefix cache."""
+    from vllm import SamplingParams
+
+    groups, n, _ = work
+    texts = prompts_of(groups)
+
+    def run(length_PG: np.ndarray, seed: int) -> int:
+        inputs = [{"prompt_token_ids": texts[p]} for p in range(groups) for _ in range(n)]
+        how = [
+            SamplingParams(max_tokens=int(size), min_tokens=int(size), ignore_eos=True, logprobs=0,
+                           detokenize=False, seed=None)
+            for size in length_PG.flatten()
+        ]  # fmt: skip
+        done = llm.generate(inputs, how, use_tqdm=False)
+        return sum(len(c.token_ids) for d in done for c in d.outputs)
+
+    return run
+
+
+def make_vllm(shape: str, at_once: int, share: float) -> Any:
+    """vLLM with random weights of the shape, or None where it is not installed."""
+    try:
+        from vllm import LLM
+    except ImportError:
+        print("vLLM is not installed: its side is left out", flush=True)
+        return None
+    folder = tempfile.mkdtemp()
+    config = config_of(shape)
+    config.architectures = ["Qwen2ForCausalLM"]
+    config.save_pretrained(folder)
+    return LLM(
+        model=folder, skip_tokenizer_init=True, dtype="bfloat16", load_format="dummy",
+        gpu_memory_utilization=share, max_num_seqs=max(at_once, 256),
+        max_model_len=PROMPT + MOST + 8, attention_config={"backend": "FLASH_ATTN"},
+    )  # fmt: skip
+
+
+def rollouts(asked: str, options: argparse.Namespace, results: Results, until: float) -> None:
+    """All sides in turns; the first turn, of short rows, captures the graphs."""
+    shape, size, *more = asked.split(":")
+    groups, n = (int(x) for x in size.split("x"))
+    work = (groups, n, int(more[0]) if more else groups * n)
+    length_PG, llm = lengths_of(groups, n), None
+    if "vllm" in options.sides:
+        llm = make_vllm(shape, work[2], options.vllm_share)
+    model = build(shape)
+    tiles = known_tiles(shape, options.out)
+    sides = {name: native_side(model, name, work, tiles) for name in options.sides if name in WAYS}
+    if llm is not None:
+        sides["vllm"] = vllm_side(llm, work)
+    short_PG = np.maximum(1, length_PG // 24)
+    for turn in range(options.turns + 1):
+        for name, run in sides.items():
+            if results.has(f"{name} {turn}") or time.monotonic() > until:
+                continue
+            wait()
+            began = time.perf_counter()
+            drawn = run(short_PG if turn == 0 else length_PG, seed=turn)
+            wait()
+            spent = time.perf_counter() - began
+            assert drawn == (short_PG if turn == 0 else length_PG).sum(), drawn
+            peak = torch.cuda.max_memory_allocated() / 2**30
+            found = {"side": name, "turn": turn, "seconds": spent, "tokens": int(drawn)}
+            found |= {"what": f"{name} {turn}", "rate": drawn / spent, "peak_gib": peak}
+            results.add(found)
+            if options.close and name in WAYS:
+                run.close()
+    for name in sides:
+        turns = [r["seconds"] for r in results.rows if r.get("side") == name and r["turn"]]
+        if turns:
+            print(f"{asked} {name}: median {statistics.median(turns):.2f} s of {len(turns)}")
+
+
+def known_tiles(shape: str, folder: Path) -> Callable:
+    """From an earlier products:SHAPE."""
+    found = Results(folder, f"products:{shape}").rows
+    return decode.best_tiles(found, config_of(shape)) if found else products.no_tiles
+
+
+def parts(asked: str, options: argparse.Namespace, results: Results, until: float) -> None:
+    """Checks, and parts of a step."""
+    kind, _, shape = asked.partition(":")
+    if kind == "check":
+        steps: list[Iterable] = [
+            decode.check_attention(config_of("7b")), decode.check_engine(),
+            decode.check_products(), decode.check_attention(config_of("1.5b")),
+        ]  # fmt: skip
+        for step in steps:
+            for found in step:
+                results.add(found)
+        wrong = [row["what"] for row in results.rows if not row["ok"]]
+        print("ALL RIGHT" if not wrong else f"WRONG: {wrong}", flush=True)
+    elif kind == "attention":
+        config, rng = config_of(shape), np.random.default_rng(0)
+        for count, own in ((8, [2800] * 8), (32, None), (128, None)):
+            own = own or np.minimum(rng.geometric(1 / MEAN, count), MOST - 1).tolist()
+            share = time.monotonic() + (until - time.monotonic()) / (3 if count == 8 else 2)
+            for found in decode.sweep_attention(config, count, own, min(share, until)):
+                results.add(found)
+    elif kind == "products":
+        for count in (8, 64, 128):
+            for found in decode.sweep_products(config_of(shape), count, until):
+                results.add(found)
+    else:
+        steps_of(shape, options, results, until)
+
+
+def steps_of(shape: str, options: argparse.Namespace, results: Results, until: float) -> None:
+    """One step, as the engine is and as it was."""
+    tiles = known_tiles(shape, options.out)
+    ours = engine.CudaEngine(build(shape), [-1], 0, max_rows=256)
+    for count, own in ((8, 2800), (64, 1000), (32, 1800), (128, 500), (16, 2400)):
+        for name in WAYS:
+            what = f"{name} {count} x {own}"
+            if results.has(what) or time.monotonic() > until:
+                continue
+            with way(name, tiles):
+                shown = 14 if count in (8, 64) else 0
+                results.add({"what": what, **decode.time_step(ours, count, own, shown)})
+
+
+def main() -> None:
+    """Everything asked for, one after another; a part that fails does not stop the others."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("work", nargs="+")
+    parser.add_argument("--sides", type=lambda text: text.split(","), default=["ours", "vllm"])
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--vllm-share", type=float, default=0.45)
+    parser.add_argument("--close", action="store_true", help="give the cache back after each turn")
+    options = parser.parse_args()
+    failed = False
+    for wanted in options.work:
+        asked, _, seconds = wanted.partition("@")
+        print(f"== {asked}", flush=True)
+        until = time.monotonic() + float(seconds or options.seconds)
+        kind = asked.partition(":")[0]
+        try:
+            run = rollouts if kind in SHAPES else parts
+            run(asked, options, Results(options.out, asked), until)
+        except Exception:
+            traceback.print_exc()
+            failed = True
+        torch.cuda.empty_cache()
+    raise SystemExit(failed)
+
+
+if __name__ == "__main__":
+    main()

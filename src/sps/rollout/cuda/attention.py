@@ -1,0 +1,198 @@
+"""Triton kernels of a decode step: attention over a cache of pages.
+
+A page holds the keys and values of PAGE tokens. A slot lists the pages of its prompt, which all
+samples of a group share, and then those of its own tokens.
+
+Axes: B rows being decoded, S slots, M pages of a slot, H key/value heads, R query heads that share
+each, K parts that the keys of a row are split into, D width of a head. Tensors are contiguous.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from sps.rollout.cuda import early
+from sps.rollout.cuda.state import State
+
+_PROGRAMS = 528  # that keep a GPU busy: four on each of an H200's 132 multiprocessors
+_MOST_PARTS = 32
+_LONG = 1024  # tokens of a row from which it is worth splitting
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the work of one step's attention is divided; fixed in a captured graph."""
+
+    parts: int  # that a row's keys are split into at most
+    keys: int  # keys a turn; PAGE is a multiple of it
+    turns: int  # that a part has at least, unless the keys end
+    warps: int
+    stages: int  # turns whose loads are under way, and the one that computes
+
+
+def plan_for(rows: int, shared: int, width: int, longest: int) -> Plan:
+    """Few long rows are split so that all multiprocessors have work; many are not."""
+    programs = rows * shared
+    parts = max(1, min(_MOST_PARTS, _PROGRAMS // programs)) if longest >= _LONG else 1
+    few = programs < 1000 or width > 64
+    return Plan(parts, 64 if few else 32, 2, 1 if width <= 64 else 2, 4 if few else 3)
+
+
+@triton.jit
+def _turned(source, where, real, weight, cos, sin, eps, D: tl.constexpr, NORM: tl.constexpr):
+    """Heads [.., D] from `where`, rotated; normed before when the model norms queries and keys."""
+    at, other = tl.arange(0, D), (tl.arange(0, D) + D // 2) % D
+    x = tl.load(source + where + at[None, :], mask=real, other=0.0)
+    swapped = tl.load(source + where + other[None, :], mask=real, other=0.0)  # its halves exchanged
+    kind = x.dtype
+    x, swapped = x.to(tl.float32), swapped.to(tl.float32)
+    if NORM:
+        scale = tl.rsqrt(tl.sum(x * x, 1) / D + eps)[:, None]
+        x = ((x * scale).to(kind) * tl.load(weight + at)[None, :]).to(tl.float32)
+        swapped = ((swapped * scale).to(kind) * tl.load(weight + other)[None, :]).to(tl.float32)
+    return (x * cos[None, :] + swapped * sin[None, :]).to(kind)
+
+
+@triton.jit
+def _store_new(
+    source, pages, place, awake, keys, values, k_norm, cos_D, sin_D, eps, head,
+    HEADS: tl.constexpr, SHARED: tl.constexpr, D: tl.constexpr, NORM: tl.constexpr,
+    PAGE: tl.constexpr,
+):  # fmt: skip
+    """The new token's key and value of a head, [1, D], which are stored at `place` of the pages."""
+    at_D, at_1 = tl.arange(0, D)[None, :], tl.arange(0, 1)[:, None]
+    one = at_1 == 0
+    new = (HEADS + head + at_1) * D
+    k = _turned(source, new, one, k_norm, cos_D, sin_D, eps, D, NORM)
+    v = tl.load(source + new + SHARED * D + at_D)
+    page = tl.load(pages + place // PAGE).to(tl.int64)
+    into = ((page * SHARED + head) * PAGE + place % PAGE) * D + at_1 * D + at_D
+    # A row that is done may still name a slot, or pages, that belong to another row by now.
+    tl.store(keys + into, k, mask=one & (awake > 0))
+    tl.store(values + into, v, mask=one & (awake > 0))
+    return k.to(tl.float32), v.to(tl.float32)
+
+
+@triton.jit(do_not_specialize=["M", "parts", "turns"])  # compiled once for all numbers of rows
+def _attend(
+    qkv, cos, sin, q_norm, k_norm, eps, keys, values, table, M, slot, prompt, prompt_length,
+    own, live, out, tops, totals, scale, parts, turns,
+    HEADS: tl.constexpr, SHARED: tl.constexpr, D: tl.constexpr, NORM: tl.constexpr,
+    R: tl.constexpr, N: tl.constexpr, PAGE: tl.constexpr, SPLIT: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """One part of the keys that a row sees, for the query heads that share a key/value head: `out`,
+
+    or, where there are parts, its sum before division, the largest score and the sum of weights.
+    """
+    early.begin(EARLY)
+    row, head, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
+    group: tl.constexpr = HEADS // SHARED
+    at_R, at_D = tl.arange(0, R), tl.arange(0, D)
+    at_ND = tl.arange(0, N)[:, None] * D + at_D[None, :]
+    awake, before = tl.load(live + row), tl.load(own + row)  # a row that is done reads nothing
+    behind = tl.load(prompt_length + tl.load(prompt + row))
+    pages = table + tl.load(slot + row).to(tl.int64) * M
+    first_own, blocks = tl.cdiv(behind, PAGE), tl.cdiv(behind, N) * awake
+    count = blocks + tl.cdiv(before, N) * awake
+    each = tl.maximum(tl.cdiv(count, parts), turns) if SPLIT else count
+    place = (row * HEADS + head * group + at_R) * parts + part
+    if (part > 0) & (part * each >= count):
+        tl.store(tops + place, tl.full([R], float("-inf"), tl.float32), mask=at_R < group)
+        return
+    turn = (behind + before).to(tl.int64) * D + at_D
+    cos_D, sin_D = tl.load(cos + turn), tl.where(at_D < D // 2, -1.0, 1.0) * tl.load(sin + turn)
+    source = qkv + row * (HEADS + 2 * SHARED) * D
+    where, real = (head * group + at_R[:, None]) * D, (at_R < group)[:, None]
+    q = _turned(source, where, real, q_norm, cos_D, sin_D, eps, D, NORM)
+    best = tl.full([R], float("-inf"), tl.float32)
+    total, mixed = tl.zeros([R], tl.float32), tl.zeros([R, D], tl.float32)
+    if part == 0:  # the new token is the first to be seen
+        new_k, new_v = _store_new(
+            source, pages + first_own, before, awake, keys, values, k_norm, cos_D, sin_D, eps, head,
+            HEADS, SHARED, D, NORM, PAGE,
+        )  # fmt: skip
+        best = tl.sum(q.to(tl.float32) * new_k, 1) * scale
+        total, mixed = total + 1.0, mixed + new_v
+    # one loop over prompt and own tokens, so that loads of these are under way during the prompt
+    for block in range(part * each, tl.minimum(part * each + each, count)):
+        first = block < blocks
+        start = tl.where(first, block, block - blocks) * N
+        page = tl.load(pages + tl.where(first, 0, first_own) + start // PAGE).to(tl.int64)
+        seen = start + tl.arange(0, N) < tl.where(first, behind, before)
+        there = ((page * SHARED + head) * PAGE + start % PAGE) * D
+        k = tl.load(keys + there + at_ND, mask=seen[:, None], other=0.0)
+        scores = tl.where(seen[None, :], tl.dot(q, tl.trans(k)) * scale, float("-inf"))
+        top = tl.maximum(best, tl.max(scores, 1))
+        shrink, mass = tl.exp2(best - top), tl.exp2(scores - top[:, None])
+        v = tl.load(values + there + at_ND, mask=seen[:, None], other=0.0)
+        mixed = mixed * shrink[:, None] + tl.dot(mass.to(v.dtype), v)
+        best, total = top, total * shrink + tl.sum(mass, 1)
+    if SPLIT:
+        tl.store(tops + place, best, mask=at_R < group)
+        tl.store(totals + place, total, mask=at_R < group)
+    else:
+        mixed = mixed / total[:, None]
+    place = place[:, None] * D + at_D[None, :]
+    tl.store(out + place, mixed.to(out.dtype.element_ty), mask=real)
+
+
+@triton.jit(do_not_specialize=["parts"])
+def _join(
+    mixes, tops, totals, out, parts, D: tl.constexpr, K: tl.constexpr, EARLY: tl.constexpr
+):  # fmt: skip
+    """The softmax over all parts of a query head's keys; a part without keys has top -inf."""
+    early.begin(EARLY)
+    head = tl.program_id(0).to(tl.int64)
+    at_K, at_D = tl.arange(0, K), tl.arange(0, D)
+    place = head * parts + at_K
+    top = tl.load(tops + place, mask=at_K < parts, other=float("-inf"))
+    there = top > float("-inf")
+    weight = tl.exp2(top - tl.max(top, 0))
+    total = tl.sum(tl.load(totals + place, mask=there, other=0.0) * weight, 0)
+    mixed = tl.load(mixes + place[:, None] * D + at_D[None, :], mask=there[:, None], other=0.0)
+    mixed = tl.sum(mixed * weight[:, None], 0) / total
+    tl.store(out + head * D + at_D, mixed.to(out.dtype.element_ty))
+
+
+def attend(
+    qkv_BX: Tensor,
+    turns: tuple[Tensor, Tensor],
+    state: State,
+    length_P: Tensor,
+    cache: tuple[Tensor, Tensor],
+    table_SM: Tensor,
+    heads: int,
+    norms: tuple[Tensor, Tensor] | None,
+    eps: float,
+    plan: Plan,
+) -> Tensor:
+    """One token a row: its key and value are stored, and its queries see what came before.
+
+    That is its prompt, stored once a group, and its own tokens. Each key/value head is read once
+    for the R query heads that share it.
+    """
+    rows, (_, shared, page, width) = len(qkv_BX), cache[0].shape
+    out_BX = qkv_BX.new_empty(rows, heads * width)
+    into, tops, totals = out_BX, turns[0], turns[0]  # any pointers, where there are no parts
+    if plan.parts > 1:
+        into = qkv_BX.new_empty(rows * heads * plan.parts, width, dtype=torch.float32)
+        tops, totals = qkv_BX.new_empty(2, rows * heads * plan.parts, dtype=torch.float32)
+    _attend[(rows, shared, plan.parts)](
+        qkv_BX, *turns, *(norms or turns), eps, *cache, table_SM, table_SM.shape[1], state.slot,
+        state.prompt, length_P, state.own, state.live, into, tops, totals,
+        width**-0.5 * 1.4426950408889634, plan.parts, plan.turns, HEADS=heads, SHARED=shared,
+        D=width, NORM=norms is not None, R=max(16, triton.next_power_of_2(heads // shared)),
+        N=plan.keys, PAGE=page, SPLIT=plan.parts > 1, num_warps=plan.warps, **early.options(),
+        num_stages=2 * plan.stages - 1,  # half of them go to the numbers of the pages
+    )  # fmt: skip
+    if plan.parts > 1:
+        _join[(rows * heads,)](
+            into, tops, totals, out_BX, plan.parts,
+            D=width, K=triton.next_power_of_2(plan.parts), num_warps=4, **early.options(),
+        )  # fmt: skip
+    return out_BX
