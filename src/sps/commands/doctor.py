@@ -133,7 +133,7 @@ def environment() -> list[str]:
     absent = [name for name in EXTRAS if importlib.util.find_spec(name) is None]
     if absent:
         extras = ",".join(sorted({EXTRAS[name] for name in absent}))
-        lines.append(f"not installed: {', '.join(absent)}; for all: pip install 'sps[{extras}]'")
+        lines.append(f"not installed: {', '.join(absent)}; for all: pip install 'sps-rl[{extras}]'")
     return lines
 
 
@@ -152,7 +152,7 @@ def missing(recipe: Recipe, engine: str | None = None) -> list[str]:
     }
     names = [name for name, need in wanted.items() if need]
     return [
-        f"this recipe needs {name}, which is not installed: pip install 'sps[{EXTRAS[name]}]'"
+        f"this recipe needs {name}, which is not installed: pip install 'sps-rl[{EXTRAS[name]}]'"
         for name in names
         if importlib.util.find_spec(name) is None
     ]

@@ -23,7 +23,7 @@ def export_figures(sections: Sequence[Section], folder: Path) -> list[Path]:
         import plotly.io as pio
     except ImportError:
         raise UserError(
-            "plots as files need kaleido: install the extra with pip install 'sps[plots]'"
+            "plots as files need kaleido: install the extra with pip install 'sps-rl[plots]'"
         ) from None
     figures, paths = [], []
     wide = {b.id: b.wide for s in sections for b in s.present() if isinstance(b, Figure)}
