@@ -32,6 +32,7 @@ _SPEED = "speed.json"
 _QUICK = [
     "rl.steps=30",
     "irl.every=10",
+    "irl.batch=128",
     "evaluation.n=32",
     "evaluation.validation_n=8",
     "evaluation.every=10",
