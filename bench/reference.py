@@ -40,7 +40,7 @@ def page() -> str:
         "Made from the code by `python -m bench.reference`; a test says when it is stale.",
         "## Recipe",
         "One YAML file; every key has a default unless the table says `needed`. `extends: FILE` "
-        "inherits from another recipe, `--set a.b=c` changes a key.",
+        "(or a short name) inherits from another recipe, `--set a.b=c` changes a key.",
         *section("", Recipe, seen, skip=("task",)),
         "## Tasks",
         "The keys under `task`, by `task.type`.",

@@ -24,6 +24,7 @@ app = typer.Typer(
 
 _STOPPED = 130  # what shells expect of a program that Ctrl-C ended
 
+_RECIPE = "A YAML file, or a short name such as demo/countdown_sps: `sps recipes` lists them."
 Set = Annotated[
     list[str] | None, typer.Option("--set", help="Override a key: --set rl.lr=1e-6. Repeatable.")
 ]
@@ -89,7 +90,7 @@ def init(
 
 @app.command()
 def data(
-    recipe: Annotated[Path, typer.Argument(help="A YAML recipe; nothing is trained.")],
+    recipe: Annotated[Path, typer.Argument(help="A YAML recipe, or a short name.")],
     show: Annotated[int, typer.Option(min=0, help="Prompts to show.")] = 5,
     overrides: Set = None,
 ) -> None:
@@ -100,8 +101,16 @@ def data(
 
 
 @app.command()
+def recipes() -> None:
+    """The recipes that are shipped, by short name, and where their files are."""
+    from sps.commands.recipes import run_recipes
+
+    run_recipes()
+
+
+@app.command()
 def train(
-    recipe: Annotated[Path, typer.Argument(help="A YAML recipe; see recipes/.")],
+    recipe: Annotated[Path, typer.Argument(help=_RECIPE)],
     out: Annotated[
         Path | None, typer.Option(help="The run folder. Default: runs/<name of the recipe>.")
     ] = None,
@@ -119,7 +128,9 @@ def train(
 
 @app.command()
 def compare(
-    recipes: Annotated[list[Path], typer.Argument(help="One recipe a method.")],
+    recipes: Annotated[
+        list[Path], typer.Argument(help="One recipe a method, by file or short name.")
+    ],
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each method.")] = 3,
     out: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("runs/compare"),
     early: Annotated[
@@ -145,7 +156,9 @@ def compare(
 
 @app.command()
 def tune(
-    recipes: Annotated[list[Path], typer.Argument(help="One recipe a method.")],
+    recipes: Annotated[
+        list[Path], typer.Argument(help="One recipe a method, by file or short name.")
+    ],
     over: Annotated[
         list[str], typer.Option(help="Values to try of a key: rl.lr=1e-4,2e-4. Repeatable.")
     ],

@@ -18,6 +18,7 @@ from sps import __version__
 from sps.cli import app, main
 from sps.commands.jobs import Job, run_job
 from sps.config.load import load_recipe
+from sps.config.shipped import shipped_recipes
 
 ROOT = Path(__file__).parents[2]
 SMALL = [
@@ -261,6 +262,9 @@ def test_recipes_named_in_the_documentation_exist():
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         for name in re.findall(r"recipes/[\w/.-]+\.yaml", path.read_text()):
             assert (ROOT / name).exists(), (path.name, name)
+        words = [word for line in commands(path) for word in shlex.split(line)]
+        short = [word for word in words if re.match(r"(demo|countdown|gsm8k|paper|rivals)/", word)]
+        assert {*short} <= {*shipped_recipes()}, path.name
 
 
 def test_every_option_that_the_documentation_names_is_an_option_of_sps_eval():
@@ -314,6 +318,7 @@ def test_doctor_says_what_fits_and_fails_where_nothing_does(capsys):
     assert sps("doctor", SEVEN, "--gpus", 32, "--gpu-memory", 80) == 0
     out = capsys.readouterr().out
     assert "fsdp2, native engine:" in out
+    assert f"recipes/ and launch/ are in {ROOT}\n" in out
     assert "launch/fsdp2.yaml --num_processes 32 -m sps train" in out
     how = ["--gpus", 32, "--gpu-memory", 80, "--engine", "vllm", "--set", "rl.lr=1e-6"]
     assert sps("doctor", SEVEN, *how) == 0

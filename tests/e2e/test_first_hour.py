@@ -3,13 +3,18 @@
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from test_cli import sps
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from sps.commands import init
 from sps.run.track import read_records
+from sps.store.rollouts import RolloutStore
 
 PAGE = (Path(__file__).parents[2] / "docs" / "first_hour.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -68,6 +73,42 @@ def test_the_page_can_be_followed(started, monkeypatch, capsys):
     assert re.search(r"^train +5 ", said, re.MULTILINE)
     assert "You answer in JSON.\n\nQuestion: The capital of Italy, as JSON" in said
     assert 'Answer: {"city": "Rome"}\n\nQuestion: The capital of' in said
+
+
+def make_stranger(folder):
+    """A Qwen2 with random weights, a tokenizer of bytes, and ids that it does not know."""
+    signs = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = {sign: i for i, sign in enumerate(signs)}
+    bytewise = Tokenizer(models.BPE(words, []))
+    bytewise.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bytewise.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bytewise, eos_token="<end>")
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 48}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
+    config = Qwen2Config(vocab_size=264, eos_token_id=256, **shape, **heads)
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def test_the_starter_takes_a_model_of_hugging_face_by_one_line(started, monkeypatch):
+    assert sps("init", "mine") == 0
+    monkeypatch.chdir(started / "mine")
+    make_stranger(started / "stranger")
+    before = Path("recipe.yaml").read_text().splitlines()
+    (line,) = (i for i, text in enumerate(before) if text.startswith("model:"))
+    after = [*before[:line], "model: {path: ../stranger}", *before[line + 1 :]]
+    Path("recipe.yaml").write_text("\n".join(after))
+    shutil.rmtree("model")  # nothing of the tiny policy is needed
+    assert sps("train", "recipe.yaml", *QUICK) == 0
+    records = read_records(Path("runs/starter/metrics.jsonl"))
+    assert [r["step"] for r in records if r["kind"] == "rl"] == [1, 2]
+    assert records[-1]["kind"] == "done"
+    saved = json.loads(Path("runs/starter/checkpoints/step-000002/config.json").read_text())
+    assert (saved["model_type"], saved["vocab_size"]) == ("qwen2", 264)
+    asked = RolloutStore(Path("runs/starter/rollouts")).read()["prompt_ids"].to_pylist()
+    signs = {len(f"Question: Two numbers that make more than {n}\n\nAnswer:") for n in (7, 16)}
+    assert {len(ids) for ids in asked} == signs  # a token each
 
 
 def test_data_says_counts_lengths_repeats_and_prompts(started, monkeypatch, capsys):

@@ -44,7 +44,7 @@ def test_lora_trains_adapters_alone_and_resumes_to_the_same_bits(tmp_path):
 
 
 def test_adapters_of_a_run_are_trained_on_by_another_and_never_silently_replaced(tmp_path):
-    pytest.importorskip("peft", reason="the extra sps[lora] is not installed")
+    pytest.importorskip("peft", reason="the extra sps-rl[lora] is not installed")
     lora = {"rank": 4, "alpha": 8}
     run(recipe_of(model__lora=lora, rl__steps=3), tmp_path / "first")
     start = checkpoint_path(tmp_path / "first", 3)

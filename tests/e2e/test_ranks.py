@@ -85,7 +85,7 @@ def launch(*arguments: str, sharded: str = "", **how) -> subprocess.Popen:
     """`sps` on two ranks, as accelerate's launcher starts it."""
     settings = SETTINGS[sharded]
     if sharded == "DeepSpeed" and importlib.util.find_spec("deepspeed") is None:
-        pytest.skip("DeepSpeed is not installed: pip install 'sps[deepspeed]'")
+        pytest.skip("DeepSpeed is not installed: pip install 'sps-rl[deepspeed]'")
     if sharded == "DeepSpeed" and shutil.which("c++") is None:
         pytest.skip("DeepSpeed compiles what it needs on a CPU, and there is no compiler")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]

@@ -115,7 +115,7 @@ def test_multiple_choice_refuses_golds_that_are_no_options(tmp_path):
 
 
 def test_reasoning_gym_trains(tmp_path):
-    pytest.importorskip("reasoning_gym", reason="the extra sps[gym] is not installed")
+    pytest.importorskip("reasoning_gym", reason="the extra sps-rl[gym] is not installed")
     task = {"type": "gym", "name": "basic_arithmetic", "template": "plain", "workers": 1}
     task |= {"train": 6, "validation": 3, "test": 3}
     scores, _ = run(tmp_path, task)
@@ -130,7 +130,7 @@ def test_reasoning_gym_trains(tmp_path):
     ],
 )
 def test_bad_task_input_fails_before_any_work(tmp_path, tree, message):
-    pytest.importorskip("reasoning_gym", reason="the extra sps[gym] is not installed")
+    pytest.importorskip("reasoning_gym", reason="the extra sps-rl[gym] is not installed")
     recipe = parse_recipe({"model": {"path": str(BASE)}, **tree}, "test")
     with pytest.raises(UserError, match=message):
         open_run(recipe, tmp_path / "run")

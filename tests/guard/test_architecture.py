@@ -1,6 +1,7 @@
 """What keeps the code base readable, said once and checked."""
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -65,6 +66,21 @@ def test_every_recipe_is_in_the_wheel():
     assert {f"share/sps/{p.relative_to(ROOT)}": p for p in RECIPES} == {
         name: path for name, path in files.items() if "/recipes/" in name
     }
+
+
+def test_every_hint_to_install_an_extra_names_one_of_this_distribution():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    known = {*project["optional-dependencies"]}
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    hints = [
+        (path.name, name, extra)
+        for path in [*SOURCES, *pages, ROOT / "pyproject.toml"]
+        for name, extras in re.findall(r"[\"'`: ]([\w-]+)\[([a-z,]+)\][\"'`]", path.read_text())
+        for extra in extras.split(",")
+        if extra in known
+    ]
+    assert len(hints) > 15
+    assert [hint for hint in hints if hint[1] != project["name"]] == []
 
 
 @pytest.mark.parametrize("module", ["sps.config.recipe", "sps.commands.compare", "sps.cli"])

@@ -7,8 +7,9 @@ import pytest
 
 from sps.commands import demo
 from sps.config.load import load_recipe
+from sps.config.shipped import shipped_recipes
 
-PATHS = [demo.recipes_folder() / "demo" / name for name in demo._RECIPES]
+PATHS = [shipped_recipes()[name] for name in demo._RECIPES]
 
 
 def test_the_time_of_a_job_by_hand():

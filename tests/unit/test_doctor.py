@@ -169,10 +169,10 @@ def test_packages_a_recipe_needs_are_named_before_it_runs(monkeypatch):
     )
     named = [line.split()[3].rstrip(",") for line in missing(asked, "vllm")]
     assert sorted(named) == ["datasets", "gguf", "peft", "vllm", "wandb"]
-    assert all("pip install 'sps[" in line for line in missing(asked))
+    assert all("pip install 'sps-rl[" in line for line in missing(asked))
     gym = parse_recipe({"task": {"type": "gym", "name": "x"}}, "test")
     assert missing(gym) == [
-        "this recipe needs reasoning_gym, which is not installed: pip install 'sps[gym]'"
+        "this recipe needs reasoning_gym, which is not installed: pip install 'sps-rl[gym]'"
     ]
     local = {"type": "math", "data": "q.jsonl", "benchmarks": ["aime24"], "data_dir": "here"}
     assert missing(parse_recipe({"task": local}, "test")) == []

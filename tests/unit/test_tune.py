@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from sps.cli import main
-from sps.commands.tune import choose, draw_settings, make_trial
+from sps.commands.tune import _write_winner, choose, draw_settings, make_trial
 from sps.config.load import load_recipe
 from sps.errors import UserError
 
@@ -45,6 +45,13 @@ def test_the_same_settings_are_drawn_each_time_and_more_add_to_fewer():
     # All six: the product in its order, the last key fastest.
     assert [*drawn[-1]] == [1, 2, 3, 4, 5, 6]
     assert drawn[-1][2] == ["rl.lr=1e-4", "irl.every=4"]
+
+
+def test_the_winner_of_a_shipped_recipe_extends_its_file(tmp_path):
+    name = Path("demo/countdown_grpo")
+    trial = make_trial("grpo", name, 1, ["rl.lr=7e-5"], 1, tmp_path)
+    won = load_recipe(_write_winner(trial, name, tmp_path))
+    assert won == load_recipe(GRPO, ["rl.lr=7e-5"])
 
 
 def trials(out, right):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sysconfig
 import tempfile
 import time
 from dataclasses import asdict, dataclass
@@ -18,6 +17,7 @@ from sps.commands.terminal import console, say, status
 from sps.commands.train import make_base
 from sps.config.load import load_recipe
 from sps.config.recipe import Recipe
+from sps.config.shipped import shipped_recipes
 from sps.phases.schedule import Schedule
 from sps.run.disk import write_whole
 from sps.run.folder import LOCK, RECORD, RESULTS
@@ -25,13 +25,14 @@ from sps.run.lock import hold
 from sps.run.reading import read_json
 from sps.run.track import read_records
 
-_RECIPES = ("countdown_grpo.yaml", "countdown_sps.yaml", "countdown_memory_sps.yaml")
+_RECIPES = ("demo/countdown_grpo", "demo/countdown_sps", "demo/countdown_memory_sps")
 _BUDGET = 360.0  # seconds
 _SEEDS = (3, 2, 1)  # the first that fits
 _SPEED = "speed.json"
 _QUICK = [
     "rl.steps=30",
     "irl.every=10",
+    "irl.batch=128",
     "evaluation.n=32",
     "evaluation.validation_n=8",
     "evaluation.every=10",
@@ -58,7 +59,7 @@ def run_demo(out: Path | None, seeds: int | None, quick: bool, again: bool) -> N
     out = out or Path("runs") / ("demo-quick" if quick else "demo")
     if again and (out / RESULTS).exists():
         _clear(out)
-    recipes = [recipes_folder() / "demo" / name for name in _RECIPES]
+    recipes = [shipped_recipes()[name] for name in _RECIPES]
     console.print(_purpose(quick))
     if quick:
         seeds = 1
@@ -167,9 +168,3 @@ def _purpose(quick: bool) -> str:
         f"A smoke test: {small['rl.steps']} steps, {small['task.test']} test problems, one seed. "
         "It shows that everything\nruns; the effect needs the full demo (a few minutes).\n"
     )
-
-
-def recipes_folder() -> Path:
-    """The recipes that come with the program: in its source tree, or where it was installed."""
-    here = Path(__file__).parents[3] / "recipes"
-    return here if here.is_dir() else Path(sysconfig.get_path("data")) / "share" / "sps" / "recipes"

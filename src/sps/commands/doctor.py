@@ -27,6 +27,7 @@ from sps.commands.estimate import (
 from sps.commands.terminal import say
 from sps.config.load import load_recipe
 from sps.config.recipe import Recipe
+from sps.config.shipped import shipped_folder
 from sps.config.tasks import check_embedded
 from sps.data.config import data_sets
 from sps.data.load import READERS
@@ -131,10 +132,11 @@ def environment() -> list[str]:
     else:
         lines.append("no GPU: the embedded policy and small models run; others are slow")
     lines.append(f"{shutil.disk_usage('.').free / GIB:.0f} GiB of disk free here")
+    lines.append(f"recipes/ and launch/ are in {shipped_folder()}")
     absent = [name for name in EXTRAS if importlib.util.find_spec(name) is None]
     if absent:
         extras = ",".join(sorted({EXTRAS[name] for name in absent}))
-        lines.append(f"not installed: {', '.join(absent)}; for all: pip install 'sps[{extras}]'")
+        lines.append(f"not installed: {', '.join(absent)}; for all: pip install 'sps-rl[{extras}]'")
     return lines
 
 
@@ -154,7 +156,7 @@ def missing(recipe: Recipe, engine: str | None = None) -> list[str]:
     }
     names = [name for name, need in wanted.items() if need]
     return [
-        f"this recipe needs {name}, which is not installed: pip install 'sps[{EXTRAS[name]}]'"
+        f"this recipe needs {name}, which is not installed: pip install 'sps-rl[{EXTRAS[name]}]'"
         for name in names
         if importlib.util.find_spec(name) is None
     ]

@@ -38,11 +38,13 @@ def run_init(folder: Path) -> None:
 
 def make_policy(folder: Path) -> None:
     """A Llama of 20 thousand weights that knows the words of the starter's questions."""
+    import torch
     from transformers.utils import logging
 
-    from sps.policy.embedded import make_base, make_tokenizer  # torch
+    from sps.policy.embedded import make_base, make_tokenizer
 
     logging.disable_progress_bar()
+    torch.set_num_threads(1)  # it is so small that threads would wait for each other
     with status("making a tiny policy for it") as show:
 
         def progress(step: int, of: int, loss: float) -> None:

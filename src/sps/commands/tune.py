@@ -20,6 +20,7 @@ from sps.commands.methods import by_name, parse_values
 from sps.commands.terminal import console, say
 from sps.config.load import load_recipe, override
 from sps.config.recipe import Recipe
+from sps.config.shipped import find_recipe
 from sps.diagnose.frontier import validation_paths
 from sps.diagnose.read import read_run
 from sps.errors import UserError
@@ -143,7 +144,7 @@ def _validated_alike(first: Recipe, trials: list[Trial]) -> None:
 
 def _write_winner(winner: Trial, path: Path, out: Path) -> Path:
     """A recipe that extends the method's with the settings that won."""
-    tree: dict[str, Any] = {"extends": os.path.relpath(path.resolve(), out.resolve())}
+    tree: dict[str, Any] = {"extends": os.path.relpath(find_recipe(path).resolve(), out.resolve())}
     for item in winner.settings:
         override(tree, item)
     written = out / f"{winner.method}.yaml"

@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from sps.config.recipe import Recipe
+from sps.config.shipped import find_recipe, near_names
 from sps.errors import UserError
 from sps.run.reading import parse_yaml, read_text
 
@@ -21,8 +22,8 @@ Branch = TypeVar("Branch", bound=BaseModel)
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a recipe, what it extends, and `a.b=c` overrides; every error names file and key."""
-    tree = _read_tree(Path(path), seen=())
+    """Read a recipe, by path or short name, what it extends, and `a.b=c` overrides."""
+    tree = _read_tree(find_recipe(path), seen=())
     for item in overrides:
         override(tree, item)
     return parse_recipe(tree, str(path), overrides)
@@ -70,7 +71,9 @@ def _read_tree(path: Path, seen: tuple[Path, ...], child: Path | None = None) ->
                 f"{child}: extends: {path}: no such recipe. The path starts at the folder of "
                 "the recipe that extends"
             ) from None
-        raise UserError(f"{path}: no such recipe. Try one of the files in recipes/.") from None
+        raise UserError(
+            f"{path}: no such recipe, neither a file nor a short name. {_hint(path)}"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({error}).") from None
     except ValueError as error:
@@ -82,8 +85,13 @@ def _read_tree(path: Path, seen: tuple[Path, ...], child: Path | None = None) ->
     parent = tree.pop("extends", None)
     if parent is None:
         return tree
-    base = _read_tree(path.parent / str(parent), (*seen, path.resolve()), path)
+    base = _read_tree(find_recipe(str(parent), path.parent), (*seen, path.resolve()), path)
     return _merge(base, tree)
+
+
+def _hint(path: Path) -> str:
+    near = " or ".join(near_names(path))
+    return (f"Did you mean {near}? " if near else "") + "`sps recipes` lists those that are shipped"
 
 
 def _merge(base: dict[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:

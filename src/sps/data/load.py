@@ -208,7 +208,7 @@ def _from_hub(name: str, split: str, config: str | None, key: str) -> Iterator[R
     except ImportError:
         raise UserError(
             f"{key}: {name} is no file here, and reading it from the hub needs datasets; "
-            "run: pip install 'sps[hub]'"
+            "run: pip install 'sps-rl[hub]'"
         ) from None
     try:
         return (dict(row) for row in datasets.load_dataset(name, config, split=split))

@@ -36,7 +36,7 @@ def start(scorer: Scorer, ranks: Ranks) -> Any:
     except ImportError as error:
         raise UserError(
             f"DeepSpeed is asked for, and {error.name} is missing; install the extra: "
-            "sps[deepspeed]"
+            "sps-rl[deepspeed]"
         ) from None
     deepspeed.init_distributed("nccl" if device == "cuda" else "gloo", auto_mpi_discovery=False)
     weights: list[Any] = [w for w in scorer.parameters() if w.requires_grad]

@@ -130,7 +130,9 @@ def _add_lora(model: Any, rank: int, alpha: int, targets: str | Sequence[str], s
     try:
         from peft import LoraConfig
     except ImportError:
-        raise UserError("model.lora: peft is not installed; install the extra: sps[lora]") from None
+        raise UserError(
+            "model.lora: peft is not installed; install the extra: sps-rl[lora]"
+        ) from None
     layers = targets if isinstance(targets, str) else list(targets)
     how = LoraConfig(r=rank, lora_alpha=alpha, target_modules=layers, task_type="CAUSAL_LM")
     with torch.random.fork_rng():

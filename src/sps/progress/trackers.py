@@ -45,7 +45,7 @@ def find_tracker(key: str) -> Any:
         return importlib.import_module(TRACKERS[key][0])
     except ImportError:
         raise UserError(
-            f"track: {key} is not installed; install it with pip install 'sps[track]'"
+            f"track: {key} is not installed; install it with pip install 'sps-rl[track]'"
         ) from None
 
 

@@ -212,7 +212,7 @@ def _bridge() -> Any:
     except ImportError as error:
         raise UserError(
             f"rollout.engine: vllm needs trl and vllm, and {error.name or error} is missing; "
-            "install the extra: sps[vllm]"
+            "install the extra: sps-rl[vllm]"
         ) from None
     return vllm_generation
 

@@ -104,7 +104,7 @@ def test_multiple_choice_asks_for_a_letter_and_judges_with_the_cut(tmp_path):
 
 
 def test_a_gym_task_has_a_hundred_problems_or_as_many_as_asked(monkeypatch):
-    pytest.importorskip("reasoning_gym", reason="the extra sps[gym] is not installed")
+    pytest.importorskip("reasoning_gym", reason="the extra sps-rl[gym] is not installed")
     monkeypatch.setattr("sps.verify.pool.VerifierPool", lambda **given: given)
     name = "gym:basic_arithmetic"
     part = make_part(name, EvalSettings("m", template="plain"), Machinery(workers=3, cut="judge"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-pytest.importorskip("reasoning_gym", reason="the extra sps[gym] is not installed")
+pytest.importorskip("reasoning_gym", reason="the extra sps-rl[gym] is not installed")
 
 from sps.errors import UserError
 from sps.tasks.gym.task import Gym

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("reasoning_gym", reason="the extra sps[gym] is not installed")
+pytest.importorskip("reasoning_gym", reason="the extra sps-rl[gym] is not installed")
 
 from reasoning_gym.factory import DATASETS
 

@@ -16,7 +16,7 @@ import importlib.util
 from sps.errors import UserError
 
 if importlib.util.find_spec("trl") is None:
-    raise UserError("sps.integrations.trl: TRL is not installed; install the extra: sps[trl]")
+    raise UserError("sps.integrations.trl: TRL is not installed; install the extra: sps-rl[trl]")
 
 from sps.integrations.trl.callback import SPSCallback
 

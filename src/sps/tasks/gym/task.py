@@ -1,4 +1,4 @@
-"""Any task of reasoning-gym by name, judged by its own verifier. Needs the extra `sps[gym]`.
+"""Any task of reasoning-gym by name, judged by its own verifier. Needs the extra `sps-rl[gym]`.
 
 Some of its verifiers evaluate the answer as Python. Such a task must be named as `unsafe`; then its
 answers are screened (screen.py), and belong in a pool with a fresh process an answer.
@@ -205,7 +205,7 @@ def _cached(task: str, size: int, seed: int, settings: str) -> Any:
         from reasoning_gym.factory import DATASETS
     except ImportError:
         raise UserError(
-            "task.type gym needs reasoning-gym, which is not installed; run: pip install 'sps[gym]'"
+            "task.type gym needs reasoning-gym, which is missing; run: pip install 'sps-rl[gym]'"
         ) from None
     if task not in DATASETS:
         raise UserError(_unknown(task, list(DATASETS)))
