@@ -26,7 +26,7 @@ SMALL = [
     "--set", "task.validation=10", "--set", "task.test=10", "--set", "evaluation.n=4",
     "--set", "evaluation.every=0", "--set", "rollout.prompts=2", "--set", "checkpoint.every=2",
 ]  # fmt: skip
-SPS = str(ROOT / "recipes" / "demo" / "countdown_sps.yaml")
+SPS = str(ROOT / "recipes" / "demo" / "countdown_sps_phases.yaml")
 
 
 def sps(*arguments):

@@ -64,7 +64,7 @@ DAPO = {
 
 def write_recipe(folder: Path, name: str, *trees: dict) -> Path:
     """The demo's SPS recipe with changes, as a file."""
-    tree: dict = {"extends": str(ROOT / "recipes/demo/countdown_sps.yaml"), "name": name}
+    tree: dict = {"extends": str(ROOT / "recipes/demo/countdown_sps_phases.yaml"), "name": name}
     for more in (SMALL, *trees):
         for key, value in more.items():
             tree[key] = tree.get(key, {}) | value if isinstance(value, dict) else value

@@ -29,7 +29,7 @@ def test_every_recipe_of_the_tree_loads_by_its_short_name():
 
 def test_a_file_comes_before_a_short_name_and_a_folder_does_not(elsewhere):
     (elsewhere / "demo" / "countdown_sps").mkdir(parents=True)
-    assert load_recipe("demo/countdown_sps").name == "sps"
+    assert load_recipe("demo/countdown_sps").name == "memory_sps"
     (elsewhere / "demo" / "countdown_sps.yaml").write_text("name: mine")
     assert load_recipe("demo/countdown_sps.yaml").name == "mine"
 

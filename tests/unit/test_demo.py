@@ -68,7 +68,7 @@ def test_as_many_seeds_as_fit_into_six_minutes(
     for _ in range(2):  # a demo that goes on has as many as it began with, and does not measure
         demo.run_demo(tmp_path, None, quick=False, again=False)
     assert started == [(seeds, [])] * 2
-    assert asked == [("countdown_memory_sps.yaml", 2)]
+    assert asked == [("countdown_sps.yaml", 2)]
     assert json.loads((tmp_path / "speed.json").read_text())["seeds"] == seeds
     assert f"{said}: an RL step takes {step:.2f} s on each of 2 cores" in capsys.readouterr().out
 

@@ -25,7 +25,7 @@ from sps.run.lock import hold
 from sps.run.reading import read_json
 from sps.run.track import read_records
 
-_RECIPES = ("demo/countdown_grpo", "demo/countdown_sps", "demo/countdown_memory_sps")
+_RECIPES = ("demo/countdown_grpo", "demo/countdown_sps_phases", "demo/countdown_sps")
 _BUDGET = 360.0  # seconds
 _SEEDS = (3, 2, 1)  # the first that fits
 _SPEED = "speed.json"
