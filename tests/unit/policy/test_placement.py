@@ -70,7 +70,7 @@ def test_nothing_is_rounded_where_the_computation_is_in_float32():
 
 
 def test_weights_below_adapters_are_held_in_bf16_and_train_to_the_same_bits(monkeypatch):
-    pytest.importorskip("peft", reason="the extra sps[lora] is not installed")
+    pytest.importorskip("peft", reason="the extra sps-rl[lora] is not installed")
     found = []
     for rounding in (lambda model: None, round_frozen):
         monkeypatch.setattr("sps.policy.load.round_frozen", rounding)
@@ -95,7 +95,7 @@ def test_weights_below_adapters_are_held_in_bf16_and_train_to_the_same_bits(monk
 
 
 def test_a_reference_shares_what_its_policy_has_frozen():
-    pytest.importorskip("peft", reason="the extra sps[lora] is not installed")
+    pytest.importorskip("peft", reason="the extra sps-rl[lora] is not installed")
     policy, reference = make(), make()
     for model in (policy, reference):
         use_adapters(model, rank=4, alpha=8)
@@ -116,7 +116,7 @@ def test_a_reference_shares_what_its_policy_has_frozen():
 @pytest.mark.parametrize("bits", [32, 8])
 def test_an_optimizer_that_slept_goes_on_with_the_same_bits(monkeypatch, bits):
     if bits == 8:
-        pytest.importorskip("torchao", reason="the extra sps[8bit] is not installed")
+        pytest.importorskip("torchao", reason="the extra sps-rl[8bit] is not installed")
     monkeypatch.setattr(placement, "has_host", lambda device: True)
     found = []
     for sleeps in (False, True):
@@ -169,7 +169,7 @@ def test_the_meters_copy_is_on_the_host_and_in_pieces_it_reads_the_same(monkeypa
 
 
 def test_moments_are_as_many_bytes_as_the_doctor_counts():
-    pytest.importorskip("torchao", reason="the extra sps[8bit] is not installed")
+    pytest.importorskip("torchao", reason="the extra sps-rl[8bit] is not installed")
     for bits in (32, 8):
         model = make()
         optimizer = make_optimizer(model, 1e-2, (0.9, 0.999), 1e-8, 0.0, bits)
@@ -193,7 +193,7 @@ def test_moments_are_as_many_bytes_as_the_doctor_counts():
 
 
 def test_a_learning_rate_is_heard_by_both_optimizers():
-    pytest.importorskip("torchao", reason="the extra sps[8bit] is not installed")
+    pytest.importorskip("torchao", reason="the extra sps-rl[8bit] is not installed")
     for bits in (32, 8):
         model = make()
         optimizer = make_optimizer(model, 1e-2, (0.9, 0.999), 1e-8, 0.0, bits)
@@ -209,7 +209,7 @@ def test_a_learning_rate_is_heard_by_both_optimizers():
 
 def test_eight_bits_step_nearly_as_32_do():
     """The first step is exact: moments are rounded after it. Later ones are close."""
-    pytest.importorskip("torchao", reason="the extra sps[8bit] is not installed")
+    pytest.importorskip("torchao", reason="the extra sps-rl[8bit] is not installed")
     found = []
     for bits in (32, 8):
         model = make(dtype=torch.float32)
