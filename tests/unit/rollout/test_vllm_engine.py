@@ -207,7 +207,7 @@ def test_vllms_own_refusal_is_said_in_one_line(make, monkeypatch):
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed")
 def test_missing_packages_name_the_extra(policy):
-    with pytest.raises(UserError, match=r"vllm is missing; install the extra: sps\[vllm\]"):
+    with pytest.raises(UserError, match=r"vllm is missing; install the extra: sps-rl\[vllm\]"):
         VllmEngine(policy, VllmConfig())
 
 
