@@ -6,7 +6,7 @@ READY = $(VENV)/.ready
 VLLM_VENV ?= .venv-vllm
 VLLM_READY = $(VLLM_VENV)/.ready
 
-.PHONY: demo test test-deepspeed test-slow test-vllm check bench mutate clean
+.PHONY: demo test test-8bit test-deepspeed test-slow test-vllm check bench mutate clean
 
 demo: $(READY)
 	$(BIN)/sps demo --again
@@ -19,6 +19,10 @@ test-slow: $(READY)
 
 test-vllm: $(VLLM_READY)
 	$(VLLM_VENV)/bin/python -m pytest -m "vllm"
+
+test-8bit: $(READY)
+	$(BIN)/python -m pip install --quiet --editable ".[8bit]"
+	$(BIN)/python -m pytest tests/unit/policy/test_placement.py tests/e2e/test_train_placement.py
 
 test-deepspeed: $(READY)
 	$(BIN)/python -m pip install --quiet --editable ".[deepspeed]"

@@ -32,7 +32,7 @@ def test_optimizers_that_sleep_on_the_host_change_no_bit_and_resume(tmp_path, mo
 
 
 def test_moments_of_8_bits_train_resume_to_the_same_bits_and_are_saved_small(tmp_path):
-    pytest.importorskip("torchao", reason="the extra sps[8bit] is not installed")
+    pytest.importorskip("torchao", reason="the extra sps-rl[8bit] is not installed")
     # Layers of 64 x 64: torchao rounds no tensor of fewer than 4096 numbers.
     base = {"hidden": 64, "ff": 64, "layers": 1, "heads": 2, "steps": 200, "batch": 32, "lr": 1e-2}
     eight = {"model__base": base, "rl__optimizer": {"bits": 8}, "irl__optimizer": {"bits": 8}}

@@ -420,7 +420,7 @@ def test_a_missing_trl_is_named(monkeypatch):
     module = importlib.util.module_from_spec(spec)
     sys.modules["again"] = module
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"sps\[trl\]"):
+    with pytest.raises(UserError, match=r"sps-rl\[trl\]"):
         spec.loader.exec_module(module)
     del sys.modules["again"]
 

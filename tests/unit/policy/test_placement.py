@@ -229,5 +229,5 @@ def test_eight_bits_without_torchao_are_an_error_with_the_fix(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchao.optim", None)
     monkeypatch.delitem(sys.modules, "sps.policy.adamw8bit", raising=False)
     monkeypatch.delattr("sps.policy.adamw8bit", raising=False)
-    with pytest.raises(UserError, match=r"optimizer\.bits: 8 needs torchao.*sps\[8bit\]"):
+    with pytest.raises(UserError, match=r"optimizer\.bits: 8 needs torchao.*sps-rl\[8bit\]"):
         make_optimizer(make(), 1e-2, (0.9, 0.999), 1e-8, 0.0, 8)

@@ -163,7 +163,7 @@ def test_tensorboard_gets_scalars(monkeypatch, tmp_path):
 
 def test_tracker_that_is_not_there_is_the_users_error(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(UserError, match=r"sps\[track\]"):
+    with pytest.raises(UserError, match=r"sps-rl\[track\]"):
         make_tracker("wandb", "x", tmp_path, {})
     with pytest.raises(UserError, match="choose one of trackio, wandb, tensorboard"):
         make_tracker("mlflow", "x", tmp_path, {})

@@ -1,6 +1,7 @@
 """Answers of any type reach the judge of a user's own task, in its worker process."""
 
 import json
+import logging
 from dataclasses import replace
 
 import pytest
@@ -49,7 +50,10 @@ def test_a_file_may_make_answers_that_no_row_could_hold(tmp_path, answer):
 @pytest.mark.parametrize(
     ("compared", "warned"), [("problem.answer", 1), ("str(problem.answer)", 0)]
 )
-def test_a_text_that_is_compared_with_a_number_is_warned_of(tmp_path, caplog, compared, warned):
+def test_a_text_that_is_compared_with_a_number_is_warned_of(
+    tmp_path, caplog, monkeypatch, compared, warned
+):
+    monkeypatch.setattr(logging.root.manager, "disable", 0)  # as a judge's worker leaves it
     data = tmp_path / "rows.jsonl"
     rows = ({"question": f"{i} + 40?", "answer": i + 40} for i in range(3))
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
