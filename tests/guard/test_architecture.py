@@ -75,7 +75,7 @@ def test_every_hint_to_install_an_extra_names_one_of_this_distribution():
     hints = [
         (path.name, name, extra)
         for path in [*SOURCES, *pages, ROOT / "pyproject.toml"]
-        for name, extras in re.findall(r"[\"'`: ]([\w-]+)\[([a-z,]+)\][\"'`]", path.read_text())
+        for name, extras in re.findall(r"[\"'`: ]([\w-]+)\[([a-z0-9,]+)\][\"'`]", path.read_text())
         for extra in extras.split(",")
         if extra in known
     ]

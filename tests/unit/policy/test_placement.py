@@ -18,6 +18,7 @@ from sps.policy.load import use_adapters
 from sps.policy.logprobs import Scorer, micro_batches, token_logprobs
 from sps.policy.meter import Meter
 from sps.policy.placement import asleep, round_frozen, share_frozen
+from sps.policy.sharding import optimizer_state, set_optimizer_state
 from sps.policy.update import make_optimizer, set_lr
 
 SHAPE = Shape(layers=2, hidden=64, heads=4, shared=2, width=16, ff=128, vocabulary=96, tied=False)
@@ -207,6 +208,21 @@ def test_a_learning_rate_is_heard_by_both_optimizers():
         assert not any(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
+def test_eight_bits_count_their_steps_on_the_host_after_a_resume_too():
+    """There its first step makes the count, and powers of it have other last bits on a GPU."""
+    pytest.importorskip("torchao", reason="the extra sps-rl[8bit] is not installed")
+    model = make()
+    optimizer = make_optimizer(model, 1e-2, (0.9, 0.999), 1e-8, 0.0, 8)
+    logprobs(model).sum().backward()
+    optimizer.step()
+    state = optimizer_state(model, optimizer)
+    elsewhere = make().to("meta")  # any device but the host's
+    again = make_optimizer(elsewhere, 1e-2, (0.9, 0.999), 1e-8, 0.0, 8)
+    set_optimizer_state(elsewhere, again, state)
+    devices = {k: v.device.type for of in again.state.values() for k, v in of.items()}
+    assert devices == {"step": "cpu", "exp_avg": "meta", "exp_avg_sq": "meta"}
+
+
 def test_eight_bits_step_nearly_as_32_do():
     """The first step is exact: moments are rounded after it. Later ones are close."""
     pytest.importorskip("torchao", reason="the extra sps[8bit] is not installed")
@@ -229,5 +245,5 @@ def test_eight_bits_without_torchao_are_an_error_with_the_fix(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchao.optim", None)
     monkeypatch.delitem(sys.modules, "sps.policy.adamw8bit", raising=False)
     monkeypatch.delattr("sps.policy.adamw8bit", raising=False)
-    with pytest.raises(UserError, match=r"optimizer\.bits: 8 needs torchao.*sps\[8bit\]"):
+    with pytest.raises(UserError, match=r"optimizer\.bits: 8 needs torchao.*sps-rl\[8bit\]"):
         make_optimizer(make(), 1e-2, (0.9, 0.999), 1e-8, 0.0, 8)
