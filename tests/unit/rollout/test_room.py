@@ -30,11 +30,11 @@ def free_pages(monkeypatch, pages):
 
 
 def test_there_are_pages_for_all_rows_and_one_of_nobody():
-    # 4 prompts of up to 3 pages; 16 rows, the bucket of 4 x 4, of up to 2 pages
-    made = Room(decoder(), size_of([10, 300, 20, 30], 4, 200), float("inf"))
-    assert made.pages == 16 * 2 + 4 * 3
+    # 3 prompts of up to 3 pages; 9 rows of up to 2 pages, where a step is captured for 12
+    made = Room(decoder(), size_of([10, 300, 20], 3, 200), float("inf"))
+    assert made.pages == 9 * 2 + 3 * 3
     assert sum(k.nbytes + v.nbytes for k, v in made.cache) == BYTES * (made.pages + 1)
-    assert made.pages_SM.shape == (16, 3 + 2)
+    assert made.pages_SM.shape == (12, 3 + 2)
 
 
 def test_pages_are_bounded_by_free_memory_and_by_what_was_too_much(monkeypatch):
@@ -54,7 +54,7 @@ def test_many_short_rows_and_few_long_ones_do_not_want_many_long():
     short, long = size_of([10] * 16, 4, 100), size_of([400] * 2, 1, 4000)
     both = long.with_also(short)
     assert (both.rows, both.longest, both.new) == (64, 448, 4000)
-    assert (short.pages, long.pages, both.pages) == (64 + 16, 8 * 32 + 2 * 4, 8 * 32 + 2 * 4)
+    assert (short.pages, long.pages, both.pages) == (64 + 16, 2 * 32 + 2 * 4, 64 + 16)
     made = Room(decoder(), both, float("inf"))
     assert made.serves(short)
     assert made.serves(long)

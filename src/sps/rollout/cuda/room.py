@@ -55,10 +55,9 @@ class Size:
     def of(cls, requests: Sequence[Request], sampling: Sampling, max_rows: int) -> Size:
         """What these requests want."""
         longest = -(-max(len(r.prompt_ids) for r in requests) // 64) * 64
-        rows = bucket(min(max_rows, sum(len(r.samples) for r in requests)), max_rows)
-        new = sampling.max_new_tokens
-        prompts = min(rows, len(requests))
-        return cls(rows, longest, new, rows * pages_of(new) + prompts * pages_of(longest))
+        rows, new = min(max_rows, sum(len(r.samples) for r in requests)), sampling.max_new_tokens
+        pages = rows * pages_of(new) + min(rows, len(requests)) * pages_of(longest)
+        return cls(bucket(rows, max_rows), longest, new, pages)
 
     @property
     def one(self) -> int:
