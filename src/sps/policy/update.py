@@ -146,8 +146,8 @@ def _free_bytes() -> float:
 
 
 def _moments(optimizer: torch.optim.Optimizer) -> float:
-    """Bytes of an optimizer's two moments, of 32 or of 8 bits, once it has them."""
-    weights = sum(p.nbytes for group in optimizer.param_groups for p in group["params"])
+    """Bytes of an optimizer's two moments on this rank, of 32 or of 8 bits, once it has them."""
+    weights = sum(local(p).nbytes for group in optimizer.param_groups for p in group["params"])
     return weights * (2.0 if optimizer.defaults.get("fused") else 0.51)
 
 
