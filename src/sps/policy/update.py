@@ -46,8 +46,7 @@ def make_optimizer(
         from sps.policy import adamw8bit
     except ImportError:
         raise UserError(
-            "optimizer.bits: 8 needs torchao, which is not installed; install the extra: "
-            "sps-rl[8bit]"
+            "optimizer.bits: 8 needs torchao, which is not installed: pip install 'sps-rl[8bit]'"
         ) from None
     return adamw8bit.make(weights, **settings)
 
