@@ -148,33 +148,6 @@ def test_memory_that_runs_out_makes_the_engine_give_way():
     assert gave == [50, 25]
 
 
-@pytest.mark.parametrize(("bits", "share"), [(32, 2.0), (8, 0.51)])
-def test_the_engine_gives_way_where_moments_are_yet_to_be_made(monkeypatch, ragged, bits, share):
-    """At the first step alone: later ones have them."""
-    if bits == 8:
-        pytest.importorskip("torchao", reason="the extra sps-rl[8bit] is not installed")
-    policy, gave = make_policy(), []
-    size = sum(w.nbytes for w in policy.model.parameters())
-    for free, times in ((share * size * 1.01, 0), (share * size * 0.99, 1)):
-        monkeypatch.setattr(update, "_free_bytes", lambda free=free: free)
-        optimizer = make_optimizer(policy.model, 1e-3, (0.9, 0.999), 1e-8, 0.0, bits)
-        for _ in range(2):
-            optimizer_step(
-                policy.scorer,
-                optimizer,
-                [
-                    Term(
-                        lambda tokens: micro_batches(*ragged, policy.pad_id, tokens),
-                        lambda rows, logp_BT, entropy_BT: (-logp_BT.sum(), {}),
-                    )
-                ],
-                Budget(1000, lambda: gave.append(1)),
-                temperature=1.0,
-                max_grad_norm=1.0,
-            )
-        assert len(gave) == times
-
-
 def test_memory_that_runs_out_on_a_sharded_rank_ends_the_run():
     budget = Budget(100)
     with pytest.raises(RunFailed, match=r"on rank 1; set rl.micro_tokens to 50"):
