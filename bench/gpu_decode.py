@@ -178,7 +178,12 @@ def check_engine() -> Iterator[Found]:
         done = list(ours.generate(requests, Sampling(6, 1500, seed=3)))
         found, made = distances(model, texts, done), ours.room
         assert made is not None
-        found |= {"what": what, "pages": made.pages, "wanted": made.wanted, "again": Counted.again}
+        found |= {
+            "what": what,
+            "pages": made.pages,
+            "wanted": made.asked.pages,
+            "again": Counted.again,
+        }
         found["ok"] = len(done) == 24 and found["ours"] < 1.25 * found["training"]
         yield found
         ours.close()

@@ -33,12 +33,12 @@ def place(room: Room, groups: int, n: int, prompt: int, own: int) -> None:
     """n rows of each prompt, all `own` tokens long, each with pages of its own after the prompt."""
     state, rows = room.state, groups * n
     every = torch.arange(rows, device=state.slot.device)
-    shared, each = pages_of(prompt), pages_of(room.new)
+    shared, each = pages_of(prompt), pages_of(room.asked.new)
     prompts = 1 + (every // n)[:, None] * shared + torch.arange(shared, device=every.device)
     owns = 1 + groups * shared + every[:, None] * each + torch.arange(each, device=every.device)
     room.pages_SM[:rows, : shared + each] = torch.cat([prompts, owns], 1).int()
     state.slot[:rows], state.prompt[:rows] = every.int(), (every // n).int()
-    state.live[:rows], state.own[:rows], state.limit[:rows] = 1, own, room.new
+    state.live[:rows], state.own[:rows], state.limit[:rows] = 1, own, room.asked.new
     room.length_P[:groups] = prompt
 
 

@@ -234,7 +234,7 @@ def _make_run(
             settings.weight_decay,
             settings.bits,
         ),
-        budget=Budget(recipe.rl.micro_tokens),
+        budget=Budget(recipe.rl.micro_tokens, getattr(engine, "shrink", lambda: None)),
         folder=folder,
         track=track,
         train=splits["train"],

@@ -7,8 +7,11 @@ import torch
 from small_runs import kill_at, killed_and_resumed, learnt, recipe_of, run, same_weights, weights
 
 from sps.build import open_run
+from sps.lifecycle import resume
 from sps.policy import placement
 from sps.policy.checkpoint import load_trainer
+from sps.rollout.native.copied import CopiedEngine
+from sps.rollout.native.engine import NativeEngine
 from sps.run.folder import checkpoint_path
 
 pytestmark = pytest.mark.usefixtures("one_cache")
@@ -29,6 +32,23 @@ def test_optimizers_that_sleep_on_the_host_change_no_bit_and_resume(tmp_path, mo
     assert same_weights(weights(tmp_path / "asleep"), weights(tmp_path / "plain"))
     assert killed_and_resumed(recipe, tmp_path / "run", kill_at("rl", 5)) == "step-000004"
     assert same_weights(weights(tmp_path / "run"), weights(tmp_path / "plain"))
+    # Never the moments of both on the device: resuming takes no more memory than the run did.
+    order = []
+    monkeypatch.setattr(resume, "put_to_sleep", lambda *_: order.append("to sleep"))
+    monkeypatch.setattr(resume, "set_optimizer_state", lambda *_: order.append("moments"))
+    open_run(recipe, tmp_path / "run", resume=True)
+    assert order == (["moments", "to sleep", "moments"] if state == "kept" else ["moments"])
+
+
+def test_an_engine_gives_way_to_an_update_that_is_out_of_memory(tmp_path, monkeypatch):
+    shrunk = []
+    monkeypatch.setattr(NativeEngine, "shrink", lambda self: shrunk.append(self), raising=False)
+    this = open_run(recipe_of(), tmp_path)
+    assert not shrunk
+    this.budget.make_way()
+    assert shrunk == [this.engine]
+    CopiedEngine(this.engine, this.policy.model).shrink()
+    assert shrunk == [this.engine] * 2
 
 
 def test_moments_of_8_bits_train_resume_to_the_same_bits_and_are_saved_small(tmp_path):

@@ -168,11 +168,12 @@ def restore(run: Run, checkpoint: Path) -> None:
     run.sampler.cursor, run.policy.version = state["cursor"], state["version"]
     run.cursor = state["cursor"]
     model = run.policy.model
-    set_optimizer_state(model, run.optimizer, tensors["optimizer"])
     if tensors["irl_optimizer"] is not None:
         run.irl_optimizer = make_irl_optimizer(model, run.recipe.irl, 0.0)  # a phase sets it
         set_optimizer_state(model, run.irl_optimizer, tensors["irl_optimizer"])
         put_to_sleep(run.irl_optimizer, model.device)
+    # After the other sleeps: a GPU may hold the moments of one alone.
+    set_optimizer_state(model, run.optimizer, tensors["optimizer"])
     prompts, completions = ([t.numpy() for t in part] for part in tensors["probe"])
     run.probe = make_probe_of(run, prompts, completions)
     forget(run)

@@ -151,10 +151,12 @@ def set_optimizer_state(
 ) -> None:
     """What `optimizer_state` gave, back in its place."""
     weights = dict(model.named_parameters())
+    on_device = optimizer.defaults.get("fused")  # others count their steps on the host
     for name, of in (state or {}).items():
         weight = weights[name]
+        where = weight.device if on_device else "cpu"
         optimizer.state[stepped(weight)] = {
-            key: value.to(weight.device) if value.dim() == 0 else _like(value, weight)
+            key: value.to(where) if value.dim() == 0 else _like(value, weight)
             for key, value in of.items()
         }
 

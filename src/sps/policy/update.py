@@ -65,6 +65,7 @@ class Budget:
     """Padded tokens in one forward pass. Halved for good when memory runs out."""
 
     tokens: int
+    make_way: Callable[[], None] = lambda: None  # what the engine holds shrinks along
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,9 @@ def optimizer_step(
         sums["grad_norm"] = _clip(scorer, optimizer, max_grad_norm, ranks)
         # Both are numbers on the host by now, and the same on every rank.
         if math.isfinite(sums["loss"]) and math.isfinite(sums["grad_norm"]):
+            # Halfway through its first step, which makes the moments, it could not begin again.
+            if not optimizer.state and _free_bytes() < _moments(optimizer):
+                budget.make_way()
             optimizer.step()
         else:
             sums["skipped"] = 1
@@ -130,6 +134,20 @@ def optimizer_step(
         sums["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
         torch.cuda.reset_peak_memory_stats()
     return sums
+
+
+def _free_bytes() -> float:
+    """Memory that many tensors could have."""
+    if not torch.cuda.is_available():
+        return math.inf
+    held = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    return torch.cuda.mem_get_info()[0] + held
+
+
+def _moments(optimizer: torch.optim.Optimizer) -> float:
+    """Bytes of an optimizer's two moments on this rank, of 32 or of 8 bits, once it has them."""
+    weights = sum(local(p).nbytes for group in optimizer.param_groups for p in group["params"])
+    return weights * (2.0 if optimizer.defaults.get("fused") else 0.51)
 
 
 def _now() -> float:
@@ -171,16 +189,17 @@ def in_memory(budget: Budget, ranks: Ranks, work: Callable[[int], Found]) -> tup
         try:
             return work(budget.tokens), halved
         except torch.OutOfMemoryError:
-            torch.cuda.empty_cache()
             _halve(budget, ranks)
+            budget.make_way()
+            torch.cuda.empty_cache()
             halved += 1
 
 
 def _halve(budget: Budget, ranks: Ranks) -> None:
     if ranks.sharded:  # the other ranks are in the middle of a pass that this one has left
         raise RunFailed(
-            f"memory ran out on rank {ranks.rank}; set rl.micro_tokens to {budget.tokens // 2} or "
-            "model.checkpointing: true, and go on with --resume"
+            f"memory ran out on rank {ranks.rank}; set rl.micro_tokens to {budget.tokens // 2}, "
+            "model.checkpointing: true or a smaller rollout.max_rows, and go on with --resume"
         )
     budget.tokens //= 2
     if budget.tokens < 1:

@@ -8,17 +8,19 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from conftest import make_policy
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from sps.commands.estimate import Shape, needs
 from sps.config.load import parse_recipe
 from sps.errors import UserError
-from sps.policy import placement
+from sps.policy import placement, update
 from sps.policy.load import use_adapters
 from sps.policy.logprobs import Scorer, micro_batches, token_logprobs
 from sps.policy.meter import Meter
 from sps.policy.placement import asleep, round_frozen, share_frozen
-from sps.policy.update import make_optimizer, set_lr
+from sps.policy.sharding import optimizer_state, set_optimizer_state
+from sps.policy.update import Budget, Term, make_optimizer, optimizer_step, set_lr
 
 SHAPE = Shape(layers=2, hidden=64, heads=4, shared=2, width=16, ff=128, vocabulary=96, tied=False)
 
@@ -205,6 +207,48 @@ def test_a_learning_rate_is_heard_by_both_optimizers():
         set_lr(optimizer, 1e-2)
         optimizer.step()
         assert not any(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_eight_bits_count_their_steps_on_the_host_after_a_resume_too():
+    """There its first step makes the count, and powers of it have other last bits on a GPU."""
+    pytest.importorskip("torchao", reason="the extra sps-rl[8bit] is not installed")
+    model = make()
+    optimizer = make_optimizer(model, 1e-2, (0.9, 0.999), 1e-8, 0.0, 8)
+    logprobs(model).sum().backward()
+    optimizer.step()
+    state = optimizer_state(model, optimizer)
+    elsewhere = make().to("meta")  # any device but the host's
+    again = make_optimizer(elsewhere, 1e-2, (0.9, 0.999), 1e-8, 0.0, 8)
+    set_optimizer_state(elsewhere, again, state)
+    devices = {k: v.device.type for of in again.state.values() for k, v in of.items()}
+    assert devices == {"step": "cpu", "exp_avg": "meta", "exp_avg_sq": "meta"}
+
+
+@pytest.mark.parametrize(("bits", "share"), [(32, 2.0), (8, 0.51)])
+def test_the_engine_gives_way_where_moments_are_yet_to_be_made(monkeypatch, ragged, bits, share):
+    """At the first step alone: later ones have them."""
+    if bits == 8:
+        pytest.importorskip("torchao", reason="the extra sps-rl[8bit] is not installed")
+    policy, gave = make_policy(), []
+    size = sum(w.nbytes for w in policy.model.parameters())
+    for free, times in ((share * size * 1.01, 0), (share * size * 0.99, 1)):
+        monkeypatch.setattr(update, "_free_bytes", lambda free=free: free)
+        optimizer = make_optimizer(policy.model, 1e-3, (0.9, 0.999), 1e-8, 0.0, bits)
+        for _ in range(2):
+            optimizer_step(
+                policy.scorer,
+                optimizer,
+                [
+                    Term(
+                        lambda tokens: micro_batches(*ragged, policy.pad_id, tokens),
+                        lambda rows, logp_BT, entropy_BT: (-logp_BT.sum(), {}),
+                    )
+                ],
+                Budget(1000, lambda: gave.append(1)),
+                temperature=1.0,
+                max_grad_norm=1.0,
+            )
+        assert len(gave) == times
 
 
 def test_eight_bits_step_nearly_as_32_do():

@@ -141,6 +141,13 @@ def test_memory_that_runs_out_halves_the_budget_for_good():
         in_memory(Budget(4), ALONE, out_of_memory_above(0)[1])
 
 
+def test_memory_that_runs_out_makes_the_engine_give_way():
+    gave = []
+    budget = Budget(100, lambda: gave.append(budget.tokens))
+    assert in_memory(budget, ALONE, out_of_memory_above(30)[1]) == ("done", 2)
+    assert gave == [50, 25]
+
+
 def test_memory_that_runs_out_on_a_sharded_rank_ends_the_run():
     budget = Budget(100)
     with pytest.raises(RunFailed, match=r"on rank 1; set rl.micro_tokens to 50"):

@@ -16,7 +16,7 @@ class Engine:
     """Runs out of memory in the middle of a draw while it has more than `fits` rows at once."""
 
     def __init__(self, fits):
-        self.max_rows, self.fits, self.closed = 64, fits, 0
+        self.max_rows, self.fits, self.shrunk = 64, fits, 0
 
     def draw(self, requests, sampling):
         rows = [(r.index, s) for r in requests for s in r.samples]
@@ -25,8 +25,8 @@ class Engine:
                 raise torch.OutOfMemoryError
             yield Completion(index, sample, np.array([5]), np.array([-1.0]), True)
 
-    def close(self):
-        self.closed += 1
+    def shrink(self):
+        self.shrunk += 1
 
 
 def test_what_was_drawn_is_kept_and_the_rest_is_drawn_with_fewer_rows(monkeypatch):
@@ -34,7 +34,7 @@ def test_what_was_drawn_is_kept_and_the_rest_is_drawn_with_fewer_rows(monkeypatc
     monkeypatch.setattr(again._LOG, "warning", lambda text, rows: said.append(text % rows))
     done = list(draw_all(engine, REQUESTS, Sampling(3, 1)))
     assert [(c.index, c.sample) for c in done] == [(i, s) for i in range(3) for s in range(3)]
-    assert (engine.max_rows, engine.closed) == (16, 2)
+    assert (engine.max_rows, engine.shrunk) == (16, 2)
     assert said == [f"memory ran out; {rows} sequences are drawn at once now" for rows in (32, 16)]
 
 

@@ -19,7 +19,7 @@ from sps.errors import RunFailed
 from sps.rollout.cuda import kernels
 from sps.rollout.cuda.decoder import Decoder
 from sps.rollout.cuda.retry import draw_all
-from sps.rollout.cuda.room import Room
+from sps.rollout.cuda.room import Room, Size
 from sps.rollout.cuda.rows import Prompt, Rows, Wanted
 from sps.rollout.cuda.state import State, bucket
 from sps.rollout.native import attention
@@ -37,6 +37,7 @@ class CudaEngine:
         self.pad_id, self.max_rows = pad_id, max_rows
         self.eos = torch.tensor(sorted(set(eos_ids)), device=model.device)
         self.room: Room | None = None
+        self.most = float("inf")  # pages of the cache
         self.load_weights(model)
 
     def load_weights(self, model: Any) -> None:
@@ -49,6 +50,12 @@ class CudaEngine:
         """Give back the cache and the captured graphs."""
         self.room = None
         torch.cuda.empty_cache()
+
+    def shrink(self) -> None:
+        """Memory ran out, here or in training: give back the cache; it has half the pages now."""
+        if self.room:
+            self.most = self.room.pages // 2
+        self.close()
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[Completion]:
         """Every sample of every request; half as many rows at once if memory runs out."""
@@ -120,17 +127,13 @@ class CudaEngine:
 
     def _make_room(self, requests: list[Request], sampling: Sampling) -> Room:
         """The cache, kept from call to call while it is large enough."""
-        longest = -(-max(len(r.prompt_ids) for r in requests) // 64) * 64
-        rows = min(self.max_rows, sum(len(r.samples) for r in requests))
-        size, new = bucket(rows, self.max_rows), sampling.max_new_tokens
-        prompts = min(size, len(requests))
-        if self.room and self.room.serves(size, longest, new, prompts):
+        size = Size.of(requests, sampling, self.max_rows)
+        if self.room and self.room.serves(size):
             return self.room
         if self.room:
-            size, longest = max(size, self.room.size), max(longest, self.room.longest)
-            size, new = min(size, self.max_rows), max(new, self.room.new)
+            size = size.with_also(self.room.asked)
         self.close()
-        self.room = Room(self.decoder, size, longest, new, prompts)
+        self.room = Room(self.decoder, size, self.most)
         return self.room
 
     def step(self, room: Room, rows: int, sampling: Sampling) -> None:

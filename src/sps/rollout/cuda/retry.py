@@ -23,8 +23,8 @@ class Limited(Protocol):
         """As `generate`, but may run out of memory."""
         ...
 
-    def close(self) -> None:
-        """Give back its memory."""
+    def shrink(self) -> None:
+        """Give back its memory, and take half as much from now on."""
         ...
 
 
@@ -44,7 +44,7 @@ def draw_all(
                 yield completion
             return
         except torch.OutOfMemoryError:
-            engine.close()
+            engine.shrink()
             engine.max_rows //= 2
             if engine.max_rows < 1:
                 raise RunFailed("not even one sequence fits into the GPU's memory") from None

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from sps.rollout.cuda.decoder import Decoder
-from sps.rollout.cuda.state import PAGE, State, pages_of
-from sps.types import Sampling
+from sps.rollout.cuda.state import PAGE, State, bucket, pages_of
+from sps.types import Request, Sampling
+
+if TYPE_CHECKING:
+    from sps.rollout.cuda.decoder import Decoder  # needs triton, which CPUs may lack
 
 _SHARE = 0.6  # of the free memory that pages may take; the rest is for graphs and for training
 _PREFILL = 65_536  # prompt tokens run at once
 
 
 def free_bytes(device: torch.device) -> float:
-    """Memory that could be allocated now."""
-    if device.type != "cuda":
-        return float("inf")
-    held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return torch.cuda.mem_get_info(device)[0] + held
+    """Memory that one large tensor could have; gaps between others, which torch holds, are none."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else float("inf")
+
+
+def new_pool() -> Any:
+    """Memory that captured graphs may share."""
+    return torch.cuda.graph_pool_handle()
 
 
 def captured(step: Callable[[], None], pool: Any) -> Callable[[], None]:
@@ -37,40 +42,69 @@ def captured(step: Callable[[], None], pool: Any) -> Callable[[], None]:
     return graph.replay
 
 
+@dataclass(frozen=True)
+class Size:
+    """Rows at once, tokens of the longest prompt and of an answer, and the pages of all rows."""
+
+    rows: int
+    longest: int
+    new: int
+    pages: int
+
+    @classmethod
+    def of(cls, requests: Sequence[Request], sampling: Sampling, max_rows: int) -> Size:
+        """What these requests want."""
+        longest = -(-max(len(r.prompt_ids) for r in requests) // 64) * 64
+        rows, new = min(max_rows, sum(len(r.samples) for r in requests)), sampling.max_new_tokens
+        pages = rows * pages_of(new) + min(rows, len(requests)) * pages_of(longest)
+        return cls(bucket(rows, max_rows), longest, new, pages)
+
+    @property
+    def one(self) -> int:
+        """Pages of a single row and its prompt."""
+        return pages_of(self.longest) + pages_of(self.new)
+
+    def with_also(self, other: Size) -> Size:
+        """For either, not for both at once: many short rows and few long ones are not many long."""
+        return Size(
+            max(self.rows, other.rows),
+            max(self.longest, other.longest),
+            max(self.new, other.new),
+            max(self.pages, other.pages),
+        )
+
+
 class Room:
     """Pages, and `size` rows that may point to them; addresses never change.
 
     Rows take pages as they grow and give them back when they end, so that a short one costs no
-    more than its length. There are as many as all rows could need, or as free memory allows.
+    more than its length. There are as many as are asked for, or as `most` and free memory allow,
+    and enough for one row.
     """
 
-    def __init__(self, decoder: Decoder, size: int, longest: int, new: int, prompts: int):
+    def __init__(self, decoder: Decoder, asked: Size, most: float):
         device = decoder.embed.weight.device
-        self.size, self.longest, self.new = size, longest, new
-        self.at_once = max(1, _PREFILL // longest)
-        self.wanted = size * pages_of(new) + prompts * pages_of(longest)
+        self.asked, self.size = asked, asked.rows
+        self.at_once = max(1, _PREFILL // asked.longest)
         each = 2 * len(decoder.layers) * decoder.shared * PAGE * decoder.width * 2
-        self.pages = int(min(self.wanted, _SHARE * free_bytes(device) // each))
-        if self.pages < pages_of(new) + pages_of(longest):
-            raise torch.OutOfMemoryError("no memory for the keys and values of one sequence")
+        free = _SHARE * free_bytes(device) // each
+        self.pages = int(max(asked.one, min(asked.pages, most, free)))
         # Page 0 is nobody's: prompts shorter than others of their batch write there.
         shape = (self.pages + 1, decoder.shared, PAGE, decoder.width)
         pair = torch.zeros(len(decoder.layers), 2, *shape, dtype=decoder.kind, device=device)
         self.cache: list[tuple[Tensor, Tensor]] = [(keys, values) for keys, values in pair]
-        most = pages_of(longest) + pages_of(new)
-        self.pages_SM = torch.zeros(size, most, dtype=torch.int32, device=device)
-        self.length_P = torch.zeros(size, dtype=torch.int32, device=device)
-        self.state = State.empty(size, new, device)
+        self.pages_SM = torch.zeros(self.size, asked.one, dtype=torch.int32, device=device)
+        self.length_P = torch.zeros(self.size, dtype=torch.int32, device=device)
+        self.state = State.empty(self.size, asked.new, device)
         self.graphs: dict[tuple, Callable[[], None]] = {}
-        # Graphs run one after another and leave nothing behind: they share their memory.
-        self.pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
-        decoder.prepare(longest + new)
+        self.pool: Any = None
+        decoder.prepare(asked.longest + asked.new)
 
-    def serves(self, size: int, longest: int, new: int, prompts: int) -> bool:
+    def serves(self, size: Size) -> bool:
         """Whether it can be used for other work; one short of pages would not be larger if new."""
-        fits = self.size >= size and self.longest >= longest and self.new >= new
-        wanted = size * pages_of(new) + prompts * pages_of(longest)
-        return fits and (self.pages >= wanted or self.pages < self.wanted)
+        own = self.asked
+        fits = own.rows >= size.rows and own.longest >= size.longest and own.new >= size.new
+        return fits and (self.pages >= size.pages or self.pages < own.pages)
 
     def graph(
         self, step: Callable[[Room, int, Sampling], None], rows: int, sampling: Sampling
@@ -80,6 +114,10 @@ class Room:
         if key not in self.graphs:
             live = self.state.live.clone()
             self.state.live.zero_()  # warm-up and capture must not move any row
+            if not self.graphs:
+                # Graphs run one after another and leave nothing behind: they share their memory,
+                # which is gone for good with the last of them.
+                self.pool = new_pool()
             self.graphs[key] = captured(lambda: step(self, rows, sampling), self.pool)
             self.state.live.copy_(live)
         return self.graphs[key]

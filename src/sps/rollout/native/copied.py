@@ -36,6 +36,10 @@ class CopiedEngine:
         assert not ours, ours.keys()
         self.engine.load_weights(self.copy)
 
+    def shrink(self) -> None:
+        """Memory ran out in training: the engine's cache makes way."""
+        getattr(self.engine, "shrink", self.engine.close)()
+
     def close(self) -> None:
         """Give back what the engine holds."""
         self.engine.close()
