@@ -294,15 +294,17 @@ def test_a_server_answers_with_the_trainers_logprobs(
 ):
     engine = VllmEngine(policy, VllmConfig(mode="server", server=server))
     uneven = [*requests, Request(99, requests[0].prompt_ids, (3, 5))]
-    for asked in (requests, uneven):
-        out = list(engine.generate(asked, Sampling(8, 12)))
+    ended = set()
+    for asked, most in ((requests, 12), (uneven, 5)):  # nearly all have ended; hardly any
+        out = list(engine.generate(asked, Sampling(8, most)))
         assert [(c.index, c.sample) for c in out] == [
             (r.index, s) for r in asked for s in r.samples
         ]
-        assert {c.finished for c in out} == {True, False}
+        ended |= {c.finished for c in out}
         assert all(c.finished == (c.ids[-1] in policy.eos_ids) for c in out)
         gap_N = gaps(policy, asked, out)
         assert np.abs(gap_N).max() < 1e-4
+    assert ended == {True, False}
     shown("server, float32", gap_N, capsys)
     engine.close()
 
