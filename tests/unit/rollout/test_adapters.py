@@ -135,9 +135,13 @@ def test_what_cannot_be_merged_is_found():
         ({"use_dora": True}, False),
         ({"target_modules": ["embed_tokens", "q_proj"]}, False),
         ({"modules_to_save": ["norm"]}, False),
+        ({"lora_bias": True}, False),
     ):
         model = Qwen2ForCausalLM(config)
         how = {"r": 2, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM", **more}
         model.add_adapter(peft.LoraConfig(**how))
         assert mergeable(model) == supports_kernels(model) == plain, more
     assert mergeable(Qwen2ForCausalLM(config))
+    scaled = Qwen2ForCausalLM(config)  # adapters of another kind: no matrices to add
+    scaled.add_adapter(peft.IA3Config(target_modules=["k_proj"], feedforward_modules=[]))
+    assert not mergeable(scaled)
