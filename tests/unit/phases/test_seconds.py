@@ -1,4 +1,4 @@
-"""What a step says of itself beside what it learnt: its seconds, and memory that ran out."""
+"""Where the seconds of a step go: each is counted once."""
 
 from __future__ import annotations
 
@@ -52,18 +52,3 @@ def test_the_seconds_of_a_step_with_memory_by_hand(tmp_path, monkeypatch):
         )
     assert len(told) == 2
     assert sum(map(sum, ([v for k, v in m.items() if "seconds/" in k] for m in told))) == 40
-
-
-def test_an_engine_that_had_to_take_fewer_rows_is_told(tmp_path, monkeypatch):
-    save_model(tmp_path / "model")
-    run, _ = open_made_run(tmp_path / "model", tmp_path / "run")
-    assert "rows_at_once" not in rl.draw_groups(run, 1, 2)[1]
-
-    def short(requests, sampling, real=run.engine.generate):
-        run.engine.engine.max_rows = 5
-        return real(requests, sampling)
-
-    monkeypatch.setattr(run.engine, "generate", short)
-    assert rl.draw_groups(run, 2, 2)[1]["rows_at_once"] == 5
-    assert "rows_at_once" not in rl.draw_groups(run, 3, 2)[1]  # said once
-    run.close()
