@@ -76,13 +76,21 @@ def judge(problem, text, finished) -> Verdict:
     return Verdict(kind, float(kind == "correct"), f"d{mixed % 7}", text[:3])
 
 
+def size_of(model) -> float:
+    """A number that tells its weights from those a step later."""
+    return sum(float(p.detach().double().square().sum()) for p in model.parameters())
+
+
 class Watched:
     """An engine that keeps what it was asked and gave, and gives it in an order of its own."""
 
     def __init__(self, engine, shift: float = 0.0):
         self.engine, self.calls, self.shift = engine, [], shift
+        self.given = None  # the model of the last load_weights, and its weights at that time
 
     def generate(self, requests, sampling):
+        # Some engines hold a copy: what was learnt since would be missing from it.
+        assert self.given is None or self.given[1] == size_of(self.given[0])
         drawn = list(self.engine.generate(requests, sampling))
         drawn.sort(key=lambda c: (crc32(bytes(c.ids)), c.sample, c.index))
         for number, c in enumerate(drawn):
@@ -96,6 +104,7 @@ class Watched:
 
     def load_weights(self, model):
         self.engine.load_weights(model)
+        self.given = model, size_of(model)
 
     def close(self):
         self.engine.close()

@@ -90,6 +90,25 @@ def test_a_task_that_tells_no_solutions_apart_has_no_diversity():
     assert count_solutions(Odd(), PROBLEMS, []) == [(), ()]
 
 
+def test_the_solutions_of_a_problem_are_told_apart_by_that_problem():
+    class ByProblem(Countdown):
+        def mode(self, problem, text):
+            return text if problem.id == "b" else "the only one"
+
+    texts = [("a", "x"), ("b", "x"), ("a", "y"), ("b", "y"), ("b", "y")]
+    rows = [{"problem_id": name, "verdict": "correct", "text": text} for name, text in texts]
+    assert count_solutions(ByProblem(), PROBLEMS, rows) == [(2,), (2, 1)]
+
+
+def test_a_right_answer_that_cannot_be_read_is_a_solution_beside_those_that_can():
+    class Half(Countdown):
+        def mode(self, problem, text):
+            return text if text == "x" else None
+
+    rows = [{"problem_id": "a", "verdict": "correct", "text": text} for text in ("x", "y")]
+    assert count_solutions(Half(), PROBLEMS, rows) == [(1, 1), ()]
+
+
 def test_evaluate_says_how_far_it_is_and_draws_one_greedy_answer_a_question(policy, tmp_path):
     asked, told = [], []
 

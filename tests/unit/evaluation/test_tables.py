@@ -87,6 +87,20 @@ def test_a_comparison_is_in_points_with_the_p_value(tmp_path):
     assert rows[0]["b"] == pytest.approx(mean_interval(nine * 1.0))
 
 
+def test_evaluations_of_other_sizes_are_compared_up_to_the_smaller(tmp_path):
+    for name, n in (("a", 3), ("b", 6)):
+        rows = [row(q, i, "correct" if i < 2 else "wrong") for q in TEN for i in range(n)]
+        (tmp_path / name).mkdir()
+        write_results(
+            tmp_path / name, {"model": name}, {"t": count_scores(TEN, n, rows, None)}, {"t": rows}
+        )
+    for first, second in ("ab", "ba"):
+        found = compare(tmp_path / first, tmp_path / second)["benchmarks"]["t"]
+        assert [r["measure"] for r in found] == ["Avg", "Pass@3"]
+    # Of b less of a: 2 of 6 are right, three are drawn without any with 4/6 * 3/5 * 2/4.
+    assert [r["delta"][0] for r in found] == pytest.approx([2 / 3 - 2 / 6, 1 - (1 - 1 / 5)])
+
+
 def test_a_question_shows_its_commonest_answer_cut_to_forty_characters():
     rows = [
         row("q", 0, "correct", "x | " + 50 * "y"),
@@ -103,6 +117,16 @@ def test_a_question_shows_its_commonest_answer_cut_to_forty_characters():
     assert table.splitlines()[2:] == [
         f"| q | 1/4 | wrong 2, timeout 1 | `{cut}` |",
         "| r | 0/4 | unparsed 2, timeout 1, wrong 1 | `a` |",  # of equals the first by alphabet
+    ]
+
+
+def test_a_question_has_the_answers_of_its_own_benchmark():
+    rows = {name: [row("q", answer=name)] for name in ("one", "two")}
+    scores = {name: count_scores(["q"], 1, own, None) for name, own in rows.items()}
+    said = question_table(scores, rows)
+    assert said.splitlines()[2:] == [
+        "| q | 0/1 | wrong 1 | `one` |",
+        "| q | 0/1 | wrong 1 | `two` |",
     ]
 
 

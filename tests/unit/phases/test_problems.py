@@ -5,9 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from made_run import open_made_run, save_model
 
 from sps.data.sampler import Sampler
-from sps.phases.problems import next_problems
+from sps.phases.problems import make_difficulty, next_problems
+from sps.phases.rl import draw_groups
 from sps.store.difficulty import Difficulty
 from sps.types import Problem
 
@@ -42,3 +44,29 @@ def test_what_a_step_draws_again_is_new_as_long_as_there_is_any(seed):
 def test_without_weights_the_order_is_that_of_the_pass():
     run, order = made(3, None), Sampler(6, 3).take(8)
     assert [p.id for p in next_problems(run, 8, [])] == [NAMES[i] for i in order]
+
+
+def test_dapo_draws_again_for_other_problems_and_learns_how_hard_all_of_them_are(tmp_path):
+    save_model(tmp_path / "model")
+    changes = {
+        "rl__sampling": {"by": "difficulty", "floor": 0.5},
+        "rl__algorithm": {"type": "dapo", "max_resample_times": 3},
+    }
+    run, _ = open_made_run(tmp_path / "model", tmp_path / "run", **changes)
+    dull = 0
+    for step in range(1, 13):
+        _, metrics = draw_groups(run, step, 4)
+        table = run.store.read(step, step).to_pylist()
+        drawn = {row["group"]: row["problem_id"] for row in table}
+        assert len({*drawn.values()}) == len(drawn)
+        right = {g: {r["verdict"] == "correct" for r in table if r["group"] == g} for g in drawn}
+        alike = sum(len(found) == 1 for found in right.values())
+        assert metrics["sampling/dull"] == pytest.approx(alike / len(drawn))
+        dull += alike
+    assert dull > 12
+    run.start = 12
+    again = make_difficulty(run)  # from all that is stored
+    assert again.weight_N.tolist() == run.difficulty.weight_N.tolist()
+    run.start = 11
+    assert make_difficulty(run).weight_N.tolist() != again.weight_N.tolist()
+    run.close()

@@ -152,3 +152,18 @@ def test_memory_that_runs_out_on_a_sharded_rank_ends_the_run():
     budget = Budget(100)
     with pytest.raises(RunFailed, match=r"on rank 1; set rl.micro_tokens to 50"):
         in_memory(budget, Sharded(), out_of_memory_above(30)[1])
+
+
+def test_a_gradient_that_is_not_finite_is_not_taken_though_its_loss_is(own_policy, ragged):
+    weights = list(own_policy.model.parameters())
+    before = [w.detach().clone() for w in weights]
+
+    def loss(rows, logp_BT, entropy_BT):
+        return (logp_BT.sum() * 0).sqrt(), {}  # 0, and so steep there that its slope is no number
+
+    term = Term(lambda budget: micro_batches(*ragged, own_policy.pad_id, budget), loss)
+    optimizer = torch.optim.SGD(weights, lr=1.0)
+    how = {"temperature": 1.0, "max_grad_norm": 1.0}
+    sums = optimizer_step(own_policy.scorer, optimizer, [term], Budget(1000), **how)
+    assert (sums["loss"], sums["skipped"]) == (0.0, 1)
+    assert all(map(torch.equal, before, weights))

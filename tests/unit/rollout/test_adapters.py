@@ -9,7 +9,13 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from sps.policy.load import use_adapters
-from sps.rollout.adapters import Merged, mergeable, merged_weights, without_adapters
+from sps.rollout.adapters import (
+    Merged,
+    has_adapters,
+    mergeable,
+    merged_weights,
+    without_adapters,
+)
 from sps.rollout.cuda.copies import Copies
 from sps.rollout.native.copied import CopiedEngine
 from sps.rollout.native.layers import supports, supports_kernels
@@ -65,6 +71,19 @@ def test_merged_weights_are_pefts_and_the_plain_models_by_name(dtype, targets):
     assert apart < 1e-5
     moved = plain(ids).logits - without_adapters(model)(ids).logits
     assert moved.abs().max() > 0.03
+    assert not has_adapters(model)  # any more
+
+
+@pytest.mark.filterwarnings("ignore:Already found a `peft_config`")
+def test_two_adapters_of_a_layer_are_both_merged():
+    model = make(targets=["q_proj"])
+    model.add_adapter(peft.LoraConfig(r=2, lora_alpha=6, target_modules=["q_proj"]), "second")
+    model.set_adapter(["default", "second"])
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.add_(torch.randn_like(weight) * 0.1 * ("lora_" in name))
+    want, got = merged_by_peft(model), dict(merged_weights(model))
+    assert all(torch.allclose(got[name], want[name], rtol=0, atol=1e-6) for name in want)
 
 
 def test_an_engine_copies_merged_weights_in_bf16_rounded_once_and_follows_them():
@@ -135,9 +154,13 @@ def test_what_cannot_be_merged_is_found():
         ({"use_dora": True}, False),
         ({"target_modules": ["embed_tokens", "q_proj"]}, False),
         ({"modules_to_save": ["norm"]}, False),
+        ({"lora_bias": True}, False),
     ):
         model = Qwen2ForCausalLM(config)
         how = {"r": 2, "target_modules": ["q_proj"], "task_type": "CAUSAL_LM", **more}
         model.add_adapter(peft.LoraConfig(**how))
         assert mergeable(model) == supports_kernels(model) == plain, more
     assert mergeable(Qwen2ForCausalLM(config))
+    scaled = Qwen2ForCausalLM(config)  # adapters of another kind: no matrices to add
+    scaled.add_adapter(peft.IA3Config(target_modules=["k_proj"], feedforward_modules=[]))
+    assert not mergeable(scaled)

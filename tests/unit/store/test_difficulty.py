@@ -46,6 +46,11 @@ def test_a_right_answer_is_one_however_its_reward_was_shaped():
     # Too long: the right ones would have a reward of 0, the wrong ones of -1.
     known.add([*group(1, 0, "a", [1, 1, 0, 0], shaped=-1.0), *group(1, 1, "b", [0, 0], shaped=-1)])
     assert known.weight_N == pytest.approx([1.0, 0.1])
+    assert known.metrics(np.zeros(2, int))["sampling/never"] == 0.5  # and a wrong one 0
+    # Three of four right: 4 * 3/16, where a wrong one of -1 would give 4 * 3/4, cut to 1.
+    known.add(group(2, 0, "a", [1, 1, 1, 0], shaped=-1.0))
+    rate = (1 / 2 + 3 / 4) / 2
+    assert known.weight_N[0] == pytest.approx(0.1 + 0.9 * 4 * rate * (1 - rate))
 
 
 def test_what_is_read_back_is_what_was_there_to_the_bit(tmp_path):
@@ -61,7 +66,8 @@ def test_what_is_read_back_is_what_was_there_to_the_bit(tmp_path):
         if step == 4:
             store.close_phase(1, 4, kept=set())  # in another order on disk
     again = Difficulty(names, floor=0.05)
-    again.read(store.read(1, 6, COLUMNS))
+    table = store.read(1, 6, COLUMNS)
+    again.read(table.take(rng.permutation(len(table))))  # the order on disk is no matter
     assert known.weight_N.tobytes() == again.weight_N.tobytes()
     assert len({*known.weight_N}) == 5
     assert known.metrics(np.zeros(5, int)) == again.metrics(np.zeros(5, int))
