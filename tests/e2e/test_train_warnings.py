@@ -82,7 +82,7 @@ def test_a_phase_in_which_no_group_disagrees_says_so(tmp_path):
     said = [r["text"] for r in told(tmp_path / "run") if r["kind"] == "warning"]
     texts = [text for text in said if "no answer was right" not in text]
     assert len(said) == len(texts) + 2  # after 3 steps, a phase, and after twice as many
-    assert ["both right and wrong answers" in text for text in texts] == [True, False] * 2
+    assert ["100% of the answers were cut off" in text for text in texts] == [True, False] * 2
     assert ["the irl phase had nothing to learn from" in text for text in texts] == [
         False,
         True,
