@@ -71,8 +71,16 @@ DATA = {
     "not a row": ("rows.jsonl", "[1]\n", ["line 1 is not an object"]),
     "no question": ("rows.jsonl", '{"ask": "q"}\n' * 9, ["looks like the question", "It has: ask"]),
     "empty question": ("rows.jsonl", ROWS + '{"question": ""}\n', ["row 10 has no question"]),
-    "too few": ("rows.jsonl", ROWS[: len(ROWS) // 3], ["too few", "task.validation: 2"]),
-    "same id": ("rows.jsonl", '{"id": 1, "question": "q"}\n' * 2, ["rows 1 and 2", "same id"]),
+    "too few": (
+        "rows.jsonl",
+        ROWS[: len(ROWS) // 3],
+        ["task.data: rows.jsonl has 3 problems: too few", "task.validation: 2"],
+    ),
+    "same id": (
+        "rows.jsonl",
+        '{"id": 1, "question": "q"}\n' * 2,
+        ["rows 1 and 2", "the same row", "same id '1'; remove one"],
+    ),
     "binary": ("rows.jsonl", "\0\1\2", ["rows.jsonl", "line 1 is not JSON"]),
 }
 
