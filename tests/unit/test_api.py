@@ -24,6 +24,16 @@ def test_import_sps_loads_nothing_else():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_what_torchao_says_when_it_is_imported_is_not_shown():
+    done = run(
+        "import logging, sps, torch, transformers\n"
+        "for name in ('torchao', 'torch.utils._pytree'):\n"
+        "    logging.getLogger(name).warning('Failed to load')\n"
+        "logging.getLogger('sps').warning('ours')\n"
+    )
+    assert done.stderr == "ours\n"
+
+
 def test_the_functions_are_plain_ones_whatever_was_imported_before():
     # A module of such a name would take the function's place as soon as anything imports it.
     done = run(
