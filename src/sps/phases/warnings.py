@@ -16,6 +16,7 @@ from sps.types import FAILED, Metrics
 _ROUNDING = (0.05, 0.3)
 _FAILED = 0.05  # more verdicts of a judge that failed than this share are warned of
 _CUT_OFF = 0.05  # more rollouts without an end than this share are warned of
+_MOST = 0.5  # more answers than this share that are cut off, or not judged, explain a still phase
 _TOO_FAR = 0.7  # docs/results.md
 _NOTHING = {
     "rl": "no rollout had an advantage, which takes a group whose rewards differ: with both right "
@@ -35,13 +36,13 @@ class Warnings:
         self.learnt = False  # whether there was a rollout to learn from
         self.far = ""  # what was said of the engine's gap, once a phase
         self.failed = ""  # and of a judge that fails
-        self.truncated: list[float] = []  # share of the answers that were cut off, of each step
+        self.verdicts: list[Metrics] = []  # of each step
 
     def __call__(self, kind: str, record: dict[str, Any]) -> Iterator[str]:
         """What to say of a record; a gap that nothing explains ends the run."""
         self.learnt |= record.get("used", 0) > 0 or record.get("kept", 0) > 0
         if kind == "rl":
-            self.truncated.append(record.get("verdict/truncated", 0.0))
+            self.verdicts.append({k: v for k, v in record.items() if k.startswith("verdict/")})
         yield from self.run.health.saw(kind, record)
         for rule in RULES[kind]:
             if text := rule(self, record):
@@ -68,9 +69,15 @@ class Warnings:
         if "since_step" in moved or self.run.health.worst:
             return None
         dtype, still = self.run.policy.weight_dtype, self.run.recipe.meter.still
-        cut = sum(self.truncated) / len(self.truncated) if self.truncated else 0.0
-        why = truncated_warning(cut, self.rollout.max_new_tokens)
+        why = truncated_warning(self._share("truncated"), self.rollout.max_new_tokens)
+        if self._share(*FAILED) > _MOST:
+            why = "the judge failed at most answers. Mend it first"
         return stood_still(self.kind, moved, self.lr, dtype, still, self.learnt, why)
+
+    def _share(self, *kinds: str) -> float:
+        """Of the phase's verdicts so far, by its steps."""
+        total = sum(own.get(f"verdict/{kind}", 0.0) for own in self.verdicts for kind in kinds)
+        return total / max(1, len(self.verdicts))
 
 
 # Kind of a record -> its rules, in order.
@@ -157,7 +164,7 @@ def cut_off_warning(metrics: Metrics, limit: int) -> str:
 
 def truncated_warning(share: float, limit: int) -> str:
     """Why there is nothing to learn where most answers have no end; empty where they have one."""
-    if share <= 0.5:
+    if share <= _MOST:
         return ""
     return (
         f"{share:.0%} of the answers were cut off at rollout.max_new_tokens ({limit}) before their "

@@ -113,6 +113,15 @@ def test_a_judge_that_fails_is_warned_of_once_a_phase_in_its_own_words():
     assert list(warnings("rl", {"verdict/crashed": 0.9, "used": 1.0})) == ["health of rl"]
 
 
+def test_a_phase_whose_judge_fails_at_most_answers_blames_that_and_not_the_problems():
+    warnings = warnings_of("rl")
+    for share in (0.4, 0.8):
+        list(warnings("rl", {"verdict/crashed": share / 2, "verdict/timeout": share / 2}))
+    _, text = warnings("meter", STILL)
+    assert "nothing to learn from: the judge failed at most answers" in text
+    assert "solved occasionally" not in text
+
+
 def test_a_phase_whose_answers_are_mostly_cut_off_blames_that():
     for shares, blamed in [((1.0, 0.4), True), ((0.4, 0.5), False)]:
         warnings = warnings_of("rl")
