@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from sps.api import train as train
 
 __version__ = "0.1.0"
+# Where torchao is installed, transformers and peft import it, and it speaks in every command.
+for _name in ("torchao", "torch.utils._pytree"):
+    logging.getLogger(_name).setLevel(logging.ERROR)
 _API = ("load_recipe", "train", "evaluate", "compare", "report")
 
 

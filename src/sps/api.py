@@ -8,8 +8,10 @@ be done.
 from __future__ import annotations
 
 import difflib
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -118,13 +120,24 @@ def train(
         check(recipe)
     folder = Path(out) if out else Path("runs") / recipe.name
     with Progress(recipe.rl.steps, recipe.name) as progress:
-        run = open_run(recipe, folder, resume, [progress])
+        with _told_in_python():
+            run = open_run(recipe, folder, resume, [progress])
         try:
             follow(run.track, recipe, recipe.name)
             scores = loop(run)
         finally:
             run.close()
     return Trained(folder, read_records(folder / RECORD), scores)
+
+
+@contextmanager
+def _told_in_python() -> Iterator[None]:
+    """What the command line would have one write is said as arguments."""
+    try:
+        yield
+    except UserError as error:
+        text = re.sub(r"--set ([\w.]+=\S+)", r'overrides=["\1"]', str(error))
+        raise UserError(text.replace("--resume", "resume=True").replace("--out", "out=")) from None
 
 
 def evaluate(

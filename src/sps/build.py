@@ -75,6 +75,7 @@ def open_run(
         load_weights(policy, checkpoint)
     track = Track(folder / RECORD, listeners, silent=not ranks.main)
     run = _make_run(recipe, folder, track, policy, task, splits, ranks)
+    task.warn = lambda text: track.log("warning", run.done, text=text)
     if checkpoint:
         restore(run, checkpoint)
     else:

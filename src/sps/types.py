@@ -16,6 +16,7 @@ import numpy as np
 
 # Verdict kinds that every task shares. A task may say more in Verdict.detail.
 KINDS = ("correct", "wrong", "unparsed", "truncated", "timeout", "crashed")
+FAILED = ("timeout", "crashed")  # the kinds that blame the judge, not the answer
 
 
 @dataclass(frozen=True)

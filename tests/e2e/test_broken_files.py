@@ -24,7 +24,13 @@ FILES = {
     "text": ("def judge(p, t): return 'yes'\n", ["line 1", "judge returned 'yes'"]),
     "always raises": (
         "def judge(p, t):\n    return p.meta['gold'] == t\n",
-        ["my_task.py line 2", "KeyError: 'gold'", "return False for what it cannot read"],
+        ["my_task.py line 2", "KeyError: 'gold'", "return False for what it cannot read",
+         "columns of its row: question, answer", " texts, such as '"],
+    ),
+    "mode raises": (
+        GOOD + "def mode(problem, text):\n    return text.solution\n",
+        ["my_task.py line 4", "mode raised AttributeError", "which judge finds right",
+         "return None for what it cannot read"],
     ),
     "hangs": ("def judge(p, t):\n    while True: pass\n", ["line 1", "task.time_limit"]),
     "writes": (
@@ -65,8 +71,16 @@ DATA = {
     "not a row": ("rows.jsonl", "[1]\n", ["line 1 is not an object"]),
     "no question": ("rows.jsonl", '{"ask": "q"}\n' * 9, ["looks like the question", "It has: ask"]),
     "empty question": ("rows.jsonl", ROWS + '{"question": ""}\n', ["row 10 has no question"]),
-    "too few": ("rows.jsonl", ROWS[: len(ROWS) // 3], ["too few", "task.validation: 2"]),
-    "same id": ("rows.jsonl", '{"id": 1, "question": "q"}\n' * 2, ["rows 1 and 2", "same id"]),
+    "too few": (
+        "rows.jsonl",
+        ROWS[: len(ROWS) // 3],
+        ["task.data: rows.jsonl has 3 problems: too few", "task.validation: 2"],
+    ),
+    "same id": (
+        "rows.jsonl",
+        '{"id": 1, "question": "q"}\n' * 2,
+        ["rows 1 and 2", "the same row", "same id '1'; remove one"],
+    ),
     "binary": ("rows.jsonl", "\0\1\2", ["rows.jsonl", "line 1 is not JSON"]),
 }
 
@@ -94,6 +108,7 @@ def test_a_broken_task_file_is_one_paragraph(name, recipe, tmp_path, capsys):
     text = said(capsys, "train", recipe(code, "rows.jsonl"))
     assert "task.path: my_task.py" in text
     assert [word for word in words if word not in text] == []
+    assert "such as ''" not in text  # which says little
 
 
 @pytest.mark.parametrize("name", GENERATORS)

@@ -51,6 +51,14 @@ def test_prompts_are_shown_as_the_chat_template_renders_them_with_their_ids(reci
     assert re.search(r"^train +4 +13 +13 +13$", said, re.MULTILINE)
 
 
+@pytest.mark.parametrize("path", ["nowhere", "nowhere/some.gguf"])
+def test_a_model_that_is_not_here_is_refused_before_the_data_are_read(recipe, capsys, path):
+    assert (
+        sps("data", str(recipe), "--set", f"model.path={path}", "--set", "task.data=none.csv") == 2
+    )
+    assert "model.path: there is no f" in capsys.readouterr().err
+
+
 def test_repeats_answers_of_any_type_and_what_was_not_looked_for_are_said(recipe, capsys):
     assert sps("data", str(recipe)) == 0
     said = capsys.readouterr().out

@@ -58,7 +58,11 @@ def test_parts_of_a_point_train_and_right_counts_in_pass_at_k(recipe, tmp_path):
     assert crashed
     for detail in crashed:
         assert "KeyError: 'five' (mine.py line 10, in judge: raise KeyError" in detail
-    (step,) = (r for r in read_records(tmp_path / "run" / "metrics.jsonl") if r["kind"] == "rl")
+    records = read_records(tmp_path / "run" / "metrics.jsonl")
+    (step,) = (r for r in records if r["kind"] == "rl")
+    said = [r["text"] for r in records if r["kind"] == "warning"]
+    assert ["KeyError: 'five' (mine.py line 10" in text for text in said].count(True) == 1
+    assert f"the judge failed at {step['verdict/crashed']:.0%}" in " ".join(said)
     mean = sum(table["reward"].to_pylist()) / len(table)
     assert step["reward"] == pytest.approx(mean)
     assert step["reward"] > step["verdict/correct"] * 0.75
@@ -66,6 +70,16 @@ def test_parts_of_a_point_train_and_right_counts_in_pass_at_k(recipe, tmp_path):
     groups = [any(right[i : i + 4]) for i in range(0, 16, 4)]
     assert step["solved"] == sum(groups) / 4 < 1
     assert scores.kinds["correct"] == scores.correct_Q.sum()
+
+
+def test_a_mode_that_raises_is_said_once_and_on_record(recipe, tmp_path):
+    code = CODE + "\ndef mode(problem, text):\n    return len(text) // (not text)\n"
+    (tmp_path / "mine.py").write_text(code)
+    trained(recipe, tmp_path / "run")
+    records = read_records(tmp_path / "run" / "metrics.jsonl")
+    said = [r["text"] for r in records if "in mode" in r.get("text", "")]
+    assert len(said) == 1
+    assert "ZeroDivisionError" in said[0]
 
 
 def test_a_run_keeps_its_task_file_and_goes_on_with_no_other(recipe, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 
 import sps
 from sps.api import Measured, Trained
+from sps.config.load import dump_recipe
 from sps.errors import UserError
 from sps.evaluation.scores import Scores
 
@@ -21,6 +22,16 @@ def test_import_sps_loads_nothing_else():
     heavy = "{'torch', 'numpy', 'pydantic', 'pyarrow', 'transformers', 'sps.api'}"
     done = run(f"import sys, sps; dir(sps); sys.exit(bool({heavy} & {{*sys.modules}}))")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_torchao_says_when_it_is_imported_is_not_shown():
+    done = run(
+        "import logging, sps, torch, transformers\n"
+        "for name in ('torchao', 'torch.utils._pytree'):\n"
+        "    logging.getLogger(name).warning('Failed to load')\n"
+        "logging.getLogger('sps').warning('ours')\n"
+    )
+    assert done.stderr == "ours\n"
 
 
 def test_the_functions_are_plain_ones_whatever_was_imported_before():
@@ -64,6 +75,25 @@ def test_a_comparison_is_read_back_as_rows(tmp_path, monkeypatch):
     assert found.pass_at_k("grpo", 2) == (0.7, 0.6, 0.8)
     with pytest.raises(UserError, match=r"pass_at_k\('dapo', 1\): not measured"):
         found.pass_at_k("dapo", 1)
+
+
+def test_a_folder_in_use_is_refused_in_the_words_of_python(tmp_path):
+    recipe = sps.load_recipe("demo/countdown_grpo", ["evaluation.n=1"])
+    (tmp_path / "metrics.jsonl").touch()
+    (tmp_path / "recipe.yaml").write_text(dump_recipe(recipe))
+    with pytest.raises(UserError, match="Continue it with resume=True") as raised:
+        sps.train(recipe, tmp_path)
+    assert "another folder with out=" in str(raised.value)
+    assert "--" not in str(raised.value)
+    (tmp_path / "checkpoints" / "step-000003").mkdir(parents=True)
+    (tmp_path / "recipe.yaml").write_text(dump_recipe(recipe).replace("steps: 300", "steps: 3"))
+    with pytest.raises(UserError, match=r"rl\.steps was 3, is") as raised:
+        sps.train(recipe, tmp_path, resume=True)
+    path = tmp_path / "checkpoints" / "step-000003"
+    assert (
+        f'or longer, choose another folder with out=, with overrides=["model.path={path}"]'
+        in str(raised.value)
+    )
 
 
 def test_a_model_is_evaluated_and_its_table_goes_to_pandas(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pydantic
 import pytest
 
-from sps.config.load import dump_recipe, load_recipe, parse_recipe
+from sps.config.load import SYNONYMS, dump_recipe, load_recipe, parse_recipe
 from sps.config.recipe import Recipe
 from sps.errors import UserError
 
@@ -38,6 +38,15 @@ def write(tmp_path):
         ("rl: {algorithm: {type: grpo, eps_hig: 3}}", "rl.algorithm.eps_hig", "'eps'"),
         ("irl: {selector: {quantil: 0.3}}", "irl.selector.quantil", "'quantile'"),
         ("task: {numbers: 4, heigh: 3}", "task.heigh", "'high'"),
+        # What others call it.
+        ("rl: {learning_rate: 1}", "rl.learning_rate", "'lr'"),
+        ("irl: {learning_rate: 1}", "irl.learning_rate", "'lr'"),
+        ("batch_size: 8", "batch_size", "'rollout.prompts'"),
+        ("rl: {num_generations: 8}", "rl.num_generations", "'rollout.n'"),
+        ("rollout: {max_tokens: 8}", "rollout.max_tokens", "'max_new_tokens'"),
+        ("rl: {epochs: 8}", "rl.epochs", "'steps'"),
+        ("rl: {beta: 0.1}", "rl.beta", "'rl.algorithm.beta'"),
+        ("rl: {optimizer: {beta: 0.1}}", "rl.optimizer.beta", "'betas'"),
     ],
 )
 def test_unknown_key_names_file_key_and_nearest_right_one(write, text, key, hint):
@@ -45,6 +54,14 @@ def test_unknown_key_names_file_key_and_nearest_right_one(write, text, key, hint
     with pytest.raises(UserError) as error:
         load_recipe(path)
     assert str(error.value) == f"{path}: {key}: no such key; did you mean {hint}?"
+
+
+def test_what_others_call_a_key_leads_to_one_that_is_there():
+    every = parse_recipe({"task": {"type": "math", "data": "x.jsonl"}}, "test").model_dump()
+    for key in SYNONYMS.values():
+        node = every
+        for part in key.split("."):
+            node = node[part]  # or KeyError
 
 
 def test_unknown_key_far_from_any_lists_the_known_ones(write):

@@ -80,12 +80,23 @@ def test_a_recipe_that_train_refuses_for_want_of_a_model_is_not_approved(name):
     verdict(own, Machine(1, 139, True))
 
 
+def test_no_file_that_is_here_is_to_be_downloaded():
+    for model in ({"path": "here/some.gguf"}, {"path": "here", "gguf": "some.gguf"}):
+        said = "\n".join(examine(parse_recipe({"model": model}, "test"), Machine(1, 139, True)))
+        assert "not read from a GGUF file" in said
+        assert "download" not in said
+
+
 def test_the_countdown_demos_defaults_are_doubted_on_a_language_model():
     task = {"type": "math", "data": "some/data"}
     for path in ("Qwen/Qwen2.5-Math-1.5B", "some/unknown-model"):  # also where no shape is known
         asked = {"model": {"path": path}, "task": task, "rl": {"lr": 5e-7}}
         said = "\n".join(examine(parse_recipe(asked, "test"), Machine(1, 139, True)))
-        assert "rollout.max_new_tokens is 20" in said
+        assert "rollout.max_new_tokens is 20, the default" in said
+        chosen = parse_recipe({**asked, "rollout": {"max_new_tokens": 8}}, "test")
+        on_purpose = "\n".join(examine(chosen, Machine(1, 139, True)))
+        assert "rollout.max_new_tokens is 8: longer answers are cut off" in on_purpose
+        assert "3072" not in on_purpose
         assert "irl.lr" not in said
         asked["irl"] = {"lr": 3e-4}
         said = "\n".join(examine(parse_recipe(asked, "test"), Machine(1, 139, True)))

@@ -27,7 +27,10 @@ def run_data(path: Path, show: int, overrides: Sequence[str]) -> None:
     """Say it all, one thing a paragraph."""
     recipe = load_recipe(path, overrides)
     from sps.build import make_task  # torch
+    from sps.policy.load import find_model
 
+    if recipe.model.path is not None:
+        find_model(recipe.model.path, recipe.model.gguf)  # as `sps train` would refuse it
     task = make_task(recipe)
     encode, decode, said = _coder(recipe)
     problems = {split: task.problems(split) for split in SPLITS}
@@ -51,13 +54,11 @@ def _coder(recipe: Recipe) -> tuple[Encode | None, Decode, str]:
     from transformers import AutoTokenizer
 
     from sps.build import ensure_base
-    from sps.policy.load import encode
+    from sps.policy.load import encode, find_model
 
     model = recipe.model
-    where = str(ensure_base(recipe)) if model.path is None else model.path
-    how = {"gguf_file": model.gguf} if model.gguf else {}
-    if where.endswith(".gguf"):
-        where, how = str(Path(where).parent), {"gguf_file": Path(where).name}
+    folder, gguf = find_model(model.path or str(ensure_base(recipe)), model.gguf)
+    where, how = str(folder), {"gguf_file": gguf} if gguf else {}
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(
             where, trust_remote_code=model.trust_remote_code, **how

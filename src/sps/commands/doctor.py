@@ -179,10 +179,11 @@ def examine(
         return [*lines, *(["the embedded policy: any machine will do"] if own else [])]
     shape = shape_of(recipe.model.path)
     if shape is None:
-        text = (
-            f"{recipe.model.path}: its shape is not known here; download it first for an estimate"
-        )
-        return [*lines, text, *_doubts(recipe), *_data(recipe)]
+        gguf = recipe.model.gguf or recipe.model.path.endswith(".gguf")
+        why = "is not read from a GGUF file, so there is no estimate"
+        if not gguf:
+            why = "is not known here; download it first for an estimate"
+        return [*lines, f"{recipe.model.path}: its shape {why}", *_doubts(recipe), *_data(recipe)]
     found = _plans(recipe, shape, machine, sharding, engine)
     many = f"{machine.gpus} GPUs" if machine.gpus > 1 else "one GPU"
     assumed = "" if machine.known else ", an H200: there is none here, and --gpu-memory is not set"
@@ -351,10 +352,14 @@ def _doubts(recipe: Recipe) -> Iterator[str]:
     if recipe.model.dtype == "float32":
         yield "model.dtype is float32, which is several times slower: leave it out, or set bfloat16"
     if rollout.max_new_tokens < 64 and not TASKS[recipe.task.type].embedded:
-        yield (
-            f"rollout.max_new_tokens is {rollout.max_new_tokens}, and the default is the Countdown "
-            "demo's: nearly every answer would be cut off; set it, for example to 3072"
-        )
+        long = f"rollout.max_new_tokens is {rollout.max_new_tokens}"
+        if "max_new_tokens" in rollout.model_fields_set:
+            yield f"{long}: longer answers are cut off"
+        else:
+            yield (
+                f"{long}, the default, which is the Countdown demo's: nearly every answer would be "
+                "cut off; set it, for example to 3072"
+            )
     if irl.steps and irl.lr is not None:
         if irl.lr < 1e-8:
             yield f"irl.lr {irl.lr:g} will not move the policy; the meter will say so"

@@ -19,6 +19,25 @@ _LARGEST = 256 * 2**10  # bytes of a recipe
 _DEEPEST = 100  # recipes that extend each other
 _SHOWN = 20  # faults in an error
 Branch = TypeVar("Branch", bound=BaseModel)
+# What keys are called elsewhere -> here.
+SYNONYMS = {
+    **dict.fromkeys(("learning_rate", "actor_lr"), "rl.lr"),
+    **dict.fromkeys(("epochs", "num_epochs", "num_train_epochs", "max_steps"), "rl.steps"),
+    **dict.fromkeys(("beta", "kl_coef", "kl_beta"), "rl.algorithm.beta"),
+    **dict.fromkeys(("epsilon", "clip_ratio", "clip_range"), "rl.algorithm.eps"),
+    **dict.fromkeys(("max_grad_norm", "grad_clip"), "rl.optimizer.max_grad_norm"),
+    **dict.fromkeys(("batch_size", "train_batch_size"), "rollout.prompts"),
+    **dict.fromkeys(("num_generations", "num_samples", "group_size", "rollout_n"), "rollout.n"),
+    **dict.fromkeys(
+        ("max_tokens", "max_length", "max_completion_length", "response_length"),
+        "rollout.max_new_tokens",
+    ),
+    **dict.fromkeys(("model_name", "model_name_or_path", "pretrained"), "model.path"),
+    **dict.fromkeys(("dataset", "dataset_name", "train_file"), "task.data"),
+    **dict.fromkeys(("eval_steps", "eval_every"), "evaluation.every"),
+    **dict.fromkeys(("save_steps", "save_every"), "checkpoint.every"),
+    "report_to": "track",
+}
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -197,6 +216,10 @@ def _name(place: Sequence[str]) -> str:
 def _unknown_key(place: list[str]) -> str:
     known = _keys_at(place[:-1])
     near = difflib.get_close_matches(place[-1], known, n=1, cutoff=0.5)
+    other = SYNONYMS.get(place[-1])
+    if other and not difflib.get_close_matches(place[-1], known, cutoff=0.8):  # no mistyped one
+        last = other.rpartition(".")[2]
+        near = [last if last in known else other]  # irl.learning_rate is irl.lr
     hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known))}"
     return f"{_name(place)}: no such key; {hint}"
 

@@ -145,7 +145,7 @@ def find_benchmark(name: str) -> Benchmark:
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise UserError(
         f"benchmark {name!r} is not known; {hint}Known: {', '.join(BENCHMARKS)}; for sps eval "
-        "also countdown and gym:NAME"
+        "also countdown, gym:NAME, and python:FILE:ROWS for a task file and rows of your own"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import difflib
 import json
+import logging
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from sps.run.reading import MIB, is_text
 from sps.types import Problem
 
 Row = dict[str, Any]
+_LOG = logging.getLogger("sps")
 _LINE = 16 * MIB  # characters of a line, and of all that a row asks and answers
 _ROWS = 20_000_000  # of a Parquet file: a few bytes can claim to be many rows
 _ENCODING = "utf-8-sig"  # Excel and Windows put a mark in front, which is no part of the first name
@@ -91,7 +93,7 @@ def to_problems(
         )
         for i, row in enumerate(rows)
     ]
-    _unique(problems, source, key)
+    _unique(problems, rows, f"{key}: {source}")
     if whole:
         problems = [
             replace(p, meta={**row, **_said(p)}) for p, row in zip(problems, rows, strict=True)
@@ -116,6 +118,7 @@ def read_rows(source: str, split: str, config: str | None, key: str) -> Iterator
                 f"{key}: there is no file {source}. Give a .jsonl, .json, .parquet or .csv file, "
                 "or a hub id such as openai/gsm8k"
             )
+        _almost_here(path, key)
         return _from_hub(source, split, config, key)
     if not path.is_file():
         raise UserError(f"{key}: {source} is no plain file (a pipe or a device); give a file")
@@ -128,6 +131,16 @@ def read_rows(source: str, split: str, config: str | None, key: str) -> Iterator
     except (OSError, ValueError, OverflowError, pa.ArrowException, csv.Error) as error:
         said = (str(error).strip().splitlines() or [repr(error)])[0][:300]
         raise UserError(f"{key}: {source} cannot be read: {said}") from None
+
+
+def _almost_here(path: Path, key: str) -> None:
+    """Of what could be a hub id, and is also a path into a folder that is here."""
+    if not path.parent.is_dir():
+        return
+    near = [p for p in sorted(path.parent.iterdir()) if p.suffix in READERS and p.stem == path.name]
+    if near:
+        raise UserError(f"{key}: there is no file {path}; did you mean {near[0]}?")
+    _LOG.warning("%s: there is no file %s here; looking for it on the hub", key, path)
 
 
 def get(row: Mapping[str, Any], column: str) -> Any:
@@ -148,10 +161,21 @@ def _jsonl(path: Path) -> Iterator[Row]:
                 raise ValueError(f"line {number} is nested too deeply") from None
             except ValueError as error:  # also a number of thousands of digits
                 said = getattr(error, "msg", error)
-                raise ValueError(f"line {number} is not JSON ({said})") from None
+                hint = _other_kind(line) if number == 1 else ""
+                raise ValueError(f"line {number} is not JSON ({said}){hint}") from None
             if not isinstance(row, dict):
-                raise ValueError(f"line {number} is not an object with columns")
+                hint = _other_kind(line) if number == 1 else ""
+                raise ValueError(f"line {number} is not an object with columns{hint}")
             yield row
+
+
+def _other_kind(line: str) -> str:
+    """What a file that is called .jsonl seems to be, by its first line."""
+    if line.lstrip().startswith("["):
+        return "; it looks like one JSON array: name the file .json"
+    if "," in line and not line.lstrip().startswith("{"):
+        return "; it looks like CSV: name the file .csv"
+    return ""
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -178,6 +202,9 @@ def _csv(path: Path) -> Iterator[Row]:
         names = reader.fieldnames or ()
         if len(set(names)) < len(names):
             raise ValueError("two columns have the same name")
+        for other in (";", "\t"):
+            if len(names) == 1 and other in names[0]:
+                raise ValueError(f"its cells are separated by {other!r}; separate them by ','")
         for row in reader:
             if None in row:
                 raise ValueError(f"line {reader.line_num} has more cells than there are columns")
@@ -215,9 +242,9 @@ def _from_hub(name: str, split: str, config: str | None, key: str) -> Iterator[R
     except Exception as error:  # the hub fails in many ways, none of them ours
         first = str(error).strip().splitlines()[0][:300] if str(error).strip() else repr(error)
         raise UserError(
-            f"{key}: {name} ({config or 'default'}, {split}) cannot be loaded from the hub: "
-            f"{first}. Without a network, give a local file instead (for benchmarks: "
-            "--data-dir, or task.data_dir in a recipe)"
+            f"{key}: there is no file {name} here, and as a data set ({config or 'default'}, "
+            f"{split}) it cannot be loaded from the hub: {first}. Without a network, give a local "
+            "file instead (for benchmarks: --data-dir, or task.data_dir in a recipe)"
         ) from None
 
 
@@ -296,12 +323,15 @@ def _after_hashes(solution: str) -> str:
     return answer.replace(",", "") if re.fullmatch(r"-?[\d,.]+", answer) else answer
 
 
-def _unique(problems: list[Problem], source: str, key: str) -> None:
+def _unique(problems: list[Problem], rows: Sequence[Row], where: str) -> None:
     seen: dict[str, int] = {}
     for i, problem in enumerate(problems):
         if problem.id in seen:
+            first = seen[problem.id]
+            same = rows[first] == rows[i]
+            what = "are the same row, with" if same else "have"
+            how = "remove one" if same else "name another column with task.columns.id"
             raise UserError(
-                f"{key}: {source}: rows {seen[problem.id] + 1} and {i + 1} have the same id "
-                f"{problem.id!r}; name another column with task.columns.id"
+                f"{where}: rows {first + 1} and {i + 1} {what} the same id {problem.id!r}; {how}"
             )
         seen[problem.id] = i

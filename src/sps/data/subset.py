@@ -17,15 +17,19 @@ def shuffled(problems: Sequence[Problem], seed: int) -> list[Problem]:
 
 
 def hold_out(
-    problems: Sequence[Problem], sizes: dict[str, int], train: int | None, seed: int
+    problems: Sequence[Problem],
+    sizes: dict[str, int],
+    train: int | None,
+    seed: int,
+    source: str = "task.data",
 ) -> dict[str, list[Problem]]:
     """Hold problems out for other splits, from the far end of the seeded order, so that training
     subsets of every size leave the same ones out; then take the training subset."""
     held, names = sum(sizes.values()), ", ".join(f"task.{k}: {v}" for k, v in sizes.items())
     if held + (train or 1) > len(problems):
         raise UserError(
-            f"the training data has {len(problems)} problems: too few for task.subset "
-            f"({train or 'all'}) and {held} held out ({names})"
+            f"{source} has {len(problems)} problems: too few for task.subset "
+            f"({train or 'all'}) and {held} held out ({names}); lower these, or give more rows"
         )
     order = shuffled(problems, seed)
     splits, end = {}, len(order)

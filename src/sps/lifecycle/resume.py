@@ -92,7 +92,8 @@ def _same_run(recipe: Recipe, folder: Path, resume: bool) -> None:
     if changed:
         raise UserError(
             f"{folder}: cannot resume, the recipe changed: {'; '.join(changed)}. Give the old "
-            "values, or choose another folder with --out"
+            "values. To train with the new ones, or longer, choose another folder with --out"
+            f"{_from_here(folder)}"
         )
     record = folder / RECORD
     if not record.exists():
@@ -112,17 +113,20 @@ def keep_code(source: Path | None, folder: Path) -> None:
     data, copy, written = source.read_bytes(), folder / TASK_FILE, folder / TASK_HASH
     said = f"{hashlib.sha256(data).hexdigest()}  {source.name}\n"
     if written.exists() and (folder / RECORD).exists() and written.read_text() != said:
-        saved = [*find_checkpoints(folder / CHECKPOINTS).values()]
-        learnt = (
-            f", with --set model.path={saved[-1]} from what this one has learnt" if saved else ""
-        )
         raise UserError(
             f"{folder}: cannot resume, {source} is not the file that the run began with; that one "
             f"is {copy}. See what changed: diff {copy} {source}. To go on, put it back: cp {copy} "
-            f"{source}. To train with the new one, choose another folder with --out{learnt}"
+            f"{source}. To train with the new one, choose another folder with --out"
+            f"{_from_here(folder)}"
         )
     write_whole(copy, data)
     write_whole(written, said)
+
+
+def _from_here(folder: Path) -> str:
+    """How a new run begins with the weights of this one."""
+    saved = [*find_checkpoints(folder / CHECKPOINTS).values()]
+    return f", with --set model.path={saved[-1]} from what this one has learnt" if saved else ""
 
 
 def _last_sound(folder: Path) -> tuple[Path | None, str]:

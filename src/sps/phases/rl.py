@@ -21,7 +21,17 @@ from sps.phases.schedule import Phase
 from sps.policy.logprobs import Rows, micro_batches, token_logprobs
 from sps.policy.update import Term, in_memory, optimizer_step, padded_to_equal, set_lr
 from sps.store.memory import Remembered
-from sps.types import Completion, Group, Metrics, Problem, Request, Rollout, Sampling, Verdict
+from sps.types import (
+    FAILED,
+    Completion,
+    Group,
+    Metrics,
+    Problem,
+    Request,
+    Rollout,
+    Sampling,
+    Verdict,
+)
 
 
 def rl_phase(run: Run, phase: Phase) -> Iterator[tuple[int, Metrics, bool]]:
@@ -85,6 +95,8 @@ def draw_groups(run: Run, step: int, count: int) -> tuple[list[Group], Metrics]:
         remembering = time.perf_counter() - began
     if run.difficulty is not None:
         run.difficulty.add(rollouts)
+    failed = (r.verdict for r in rollouts if r.verdict.kind in FAILED)
+    run.judge_failed = next((f"{v.kind}: {v.detail}" for v in failed), "")
     # After the last attempt, groups with equal rewards fill the batch: it keeps its size.
     dull = [group for group in drawn if not disagrees(group)]
     groups = (useful + dull)[:count] if resample else drawn

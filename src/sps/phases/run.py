@@ -57,6 +57,7 @@ class Run:
     stop: Stop = field(default_factory=Stop)
     health: Health = field(default_factory=lambda: Health(1))
     data: str = ""  # a digest of all questions and answers; empty: not known
+    judge_failed: str = ""  # what the first verdict says that the last step's judge failed at
     # How far it is, in RL steps. A checkpoint holds all but `start`.
     start: int = 0  # done before this process
     done: int = 0  # whose updates are in the weights, the IRL phase after the last one included

@@ -153,18 +153,8 @@ def load_policy(
     Code that comes with a model runs only with `trust`; nobody is ever asked on the terminal.
     `empty` leaves the weights on the meta device: another rank has them, and will send its shard.
     """
-    folder = Path(path)
-    if folder.suffix == ".gguf" and gguf is None:
-        folder, gguf = folder.parent, folder.name
+    folder, gguf = find_model(path, gguf)
     where = str(folder)
-    if gguf and not (folder / gguf).is_file():
-        raise UserError(f"model.path: there is no file {gguf} in {where}")
-    looks_local = where.startswith((".", "/", "~")) or where.count("/") != 1
-    if looks_local and not folder.exists():
-        raise UserError(
-            f"model.path: there is no folder {where}. Give the folder of a Hugging Face model, "
-            "a run's checkpoint, a .gguf file, or a hub id such as Qwen/Qwen2.5-Math-1.5B"
-        )
     if folder.is_dir() and not gguf:
         _refuse_no_model(folder)
         check_files(folder)
@@ -185,6 +175,23 @@ def load_policy(
     if not empty:
         check_logits(model, where)
     return Policy(model, tokenizer, where)
+
+
+def find_model(path: str, gguf: str | None) -> tuple[Path, str | None]:
+    """Folder, or hub id, and GGUF file of a model; one that can only be meant to be here, is."""
+    folder = Path(path)
+    if folder.suffix == ".gguf" and gguf is None:
+        folder, gguf = folder.parent, folder.name
+    where = str(folder)
+    if gguf and not (folder / gguf).is_file():
+        raise UserError(f"model.path: there is no file {gguf} in {where}")
+    looks_local = where.startswith((".", "/", "~")) or where.count("/") != 1
+    if looks_local and not folder.exists():
+        raise UserError(
+            f"model.path: there is no folder {where}. Give the folder of a Hugging Face model, "
+            "a run's checkpoint, a .gguf file, or a hub id such as Qwen/Qwen2.5-Math-1.5B"
+        )
+    return folder, gguf
 
 
 def _load(folder: Path, gguf: str | None, trust: bool, empty: bool) -> tuple[Any, Any]:

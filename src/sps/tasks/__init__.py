@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ class Task(Protocol):
     name: str
     pool: Pool | None = None  # worker processes for its judge; None: it runs in this one
     source: Path | None = None  # the user's own file whose code it runs; a run keeps a copy
+    warn: Callable[[str], None] = logging.getLogger("sps").warning  # a run puts it on record
 
     def problems(self, split: str) -> list[Problem]:
         """The problems of 'train', 'validation' or 'test', always in the same order."""

@@ -20,7 +20,7 @@ from sps.schema import NonNegative, Seconds, Template
 from sps.tasks import Bench, Task, TaskType
 from sps.tasks.prompts import Prompt, render
 from sps.tasks.questions import preface_of
-from sps.tasks.user_code import RETURNED, UserCode, load, make_judge, told
+from sps.tasks.user_code import EXAMPLES, RETURNED, UserCode, load, make_judge, told
 from sps.types import Finding, Problem, Verdict
 from sps.verify import Pool, Verifier, open_verifier, wire
 from sps.verify.limit import TimeIsUp, time_limit
@@ -69,6 +69,7 @@ class PythonTask(Task):
     ):
         self.code, self.splits, self.pool, self.source = code, splits, pool, code.file
         self._findings, self._mode, self.seconds = findings, code.get("mode"), pool.time_limit
+        self._mode_failed = False  # which is said once
         # All of them now: a prompt() that fails must not end a run in its middle.
         self._prompts = {p.id: show(p) for problems in splits.values() for p in problems}
         self._judge = make_judge(**pool.options)
@@ -89,15 +90,25 @@ class PythonTask(Task):
 
     def mode(self, problem: Problem, text: str) -> str | None:
         """From the file's mode(); where that fails, the solution is not told apart."""
+        found, failed = self.try_mode(problem, text)
+        if failed and not self._mode_failed:
+            self._mode_failed = True
+            self.warn(
+                f"{self.code.key}: mode {failed}, on an answer to {problem.id!r}. Where it fails, "
+                "distinct solutions are not told apart; this is said once"
+            )
+        return found
+
+    def try_mode(self, problem: Problem, text: str) -> tuple[str | None, str]:
+        """What mode() says, and how it failed."""
         if self._mode is None:
-            return None
+            return None, ""
         try:
             with time_limit(self.seconds):
                 found = self._mode(problem, text)
+                return found if found is None else str(found), ""
         except (Exception, SystemExit, TimeIsUp) as error:
-            _LOG.warning("%s: mode(%r) %s", self.code.key, problem.id, told(error, self.code.file))
-            return None
-        return found if found is None else str(found)
+            return None, told(error, self.code.file)
 
     def findings(self) -> Sequence[Finding]:
         """Looked for when asked: it takes a while."""
@@ -248,7 +259,7 @@ def _try_out(task: PythonTask, pool: Pool) -> None:
     asked = [
         (problems[0], text)
         for problems in task.splits.values()
-        for text in ("", "0", problems[0].answer_text)
+        for text in dict.fromkeys(("", "0", problems[0].answer_text))
     ]
     try:
         with closing(open_verifier(_Trial(task, pool))) as verifier:
@@ -264,10 +275,46 @@ def _try_out(task: PythonTask, pool: Pool) -> None:
             next(iter(golds)),
         )
     if all(verdict.kind == "crashed" for verdict in found):
-        tried = f"tried with {len(asked)} texts, such as '' and {asked[2][1]!r:.60}"
-        said = f"judge {found[-1].detail}, {tried}; return False for what it cannot read"
-        locked = "; task.sandbox: false lets a judge write files, start programs and use sockets"
-        raise task.code.wrong("judge", said + locked * ("OSError" in said or "Permission" in said))
+        problem, detail = asked[-1][0], found[-1].detail
+        said = f"judge {detail}, {_those(asked)}; return False for what it cannot read"
+        if "raised KeyError" in detail and ".meta" in detail:
+            said += f"; problem.meta has the columns of its row: {', '.join(problem.meta)}"
+        if "OSError" in said or "Permission" in said:
+            said += "; task.sandbox: false lets a judge write files, start programs and use sockets"
+        raise task.code.wrong("judge", said, _example(problem))
+    _try_mode(task, [one for one, v in zip(asked, found, strict=True) if v.kind == "correct"])
+
+
+def _try_mode(task: PythonTask, right: list[tuple[Problem, str]]) -> None:
+    """Ask mode() of right answers, as the run will; without any, of the first problem's texts."""
+    problem = task.splits["test"][0]
+    asked = right or [(problem, text) for text in ("", "0", problem.answer_text)]
+    failed = [task.try_mode(*one)[1] for one in asked]
+    if not all(failed):
+        return
+    if right:
+        said = f"mode {failed[-1]}, {_those(right)}, which judge finds right"
+        raise task.code.wrong("mode", f"{said}; return None for what it cannot read")
+    task.warn(
+        f"{task.code.key}: mode {failed[-1]}, {_those(asked)}; return None for what it cannot read"
+    )
+
+
+def _those(asked: Sequence[tuple[Problem, str]]) -> str:
+    """'tried with 6 texts, such as "0" and "Paris"': those that say most."""
+    texts = sorted(dict.fromkeys(text for _, text in asked), key=len)[-2:]
+    return f"tried with {len(asked)} texts, such as {' and '.join(f'{t!r:.60}' for t in texts)}"
+
+
+def _example(problem: Problem) -> str:
+    """A judge to begin with, of the answer or, where rows have none, of another column."""
+    if problem.answer != "":
+        return EXAMPLES["judge"]
+    columns = [
+        key for key in problem.meta if problem.meta[key] not in (problem.question, problem.id)
+    ]
+    gold = f"str(problem.meta[{columns[0]!r}])" if columns else '"right"'
+    return f"def judge(problem, text): return text.strip() == {gold}"
 
 
 def _is_number(problem: Problem, text: str) -> bool:

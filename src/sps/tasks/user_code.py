@@ -71,11 +71,11 @@ class UserCode:
             raise UserError(f"{self.key}: no function {name} ({has}). Write: {EXAMPLES[name]}")
         return found
 
-    def wrong(self, name: str, what: str) -> UserError:
+    def wrong(self, name: str, what: str, example: str = "") -> UserError:
         """What is wrong with one of its functions, where, and what to write."""
         code = getattr(getattr(self.module, name, None), "__code__", None)
         line = f", line {code.co_firstlineno}" if code else ""
-        return UserError(f"{self.key}{line}: {what}. Write: {EXAMPLES[name]}")
+        return UserError(f"{self.key}{line}: {what}. Write: {example or EXAMPLES[name]}")
 
     def call(self, name: str, *given: Any) -> Any:
         """Call a function before any work; what it raises is the user's to mend."""

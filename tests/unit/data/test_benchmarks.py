@@ -30,7 +30,9 @@ def test_registry_has_every_benchmark():
 def test_an_unknown_benchmark_names_the_nearest():
     with pytest.raises(UserError, match="did you mean 'aime24'"):
         find_benchmark("aime_24")
-    with pytest.raises(UserError, match=r"Known: aime24, aime25.*countdown and gym:NAME"):
+    with pytest.raises(
+        UserError, match=r"Known: aime24, aime25.*countdown, gym:NAME, and python:FILE:ROWS"
+    ):
         find_benchmark("zzz")
 
 

@@ -1,6 +1,7 @@
 """Problems from files, whatever their columns are called; errors that name the fix."""
 
 import json
+import logging
 import os
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sps.data import load
 from sps.data.load import Columns, load_problems
 from sps.errors import UserError
 
@@ -96,7 +98,7 @@ def test_the_answer_of_a_worked_solution_is_what_follows_its_hashes(tmp_path, an
         ([*ROWS, {"problem": "3?", "answer": ""}], None, "row 3 has no answer"),
         ([*ROWS, {"problem": "3?", "answer": "so 3 ####"}], None, "row 3 has no answer"),
         ([*ROWS, {"problem": None, "answer": "1"}], None, "row 3 has no question"),
-        ([{**r, "id": "same"} for r in ROWS], None, "rows 1 and 2 have the same id 'same'"),
+        ([{**r, "id": "same"} for r in ROWS], None, "have the same id 'same'; name another column"),
         (
             [{"prompt": [{"role": "system", "content": "x"}], "answer": "1"}],
             None,
@@ -108,6 +110,37 @@ def test_wrong_columns_are_errors_that_name_the_right_ones(tmp_path, rows, colum
     path = write(tmp_path, "x.jsonl", rows)
     with pytest.raises(UserError, match=message):
         load_problems(path, columns)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("x.csv", "id;question;words\n1;q?;3\n", "separated by ';'; separate them by ','"),
+        ("x.csv", "id\tquestion\n1\tq?\n", r"separated by '\\t'; separate them by ','"),
+        ("x.jsonl", "id,question\n1,q?\n", r"line 1 is not JSON .* like CSV: name the file \.csv"),
+        ("x.jsonl", '[\n {"question": "q"}\n]\n', r"JSON array: name the file \.json$"),
+        ("x.jsonl", '[{"question": "q"}]\n', r"JSON array: name the file \.json$"),
+        ("x.jsonl", '{"question", "q"}\n', r"line 1 is not JSON \([^;]*\)$"),
+    ],
+)
+def test_a_file_of_another_kind_says_what_it_looks_like(tmp_path, name, text, said):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=said):
+        load_problems(str(tmp_path / name))
+
+
+def test_a_path_without_its_suffix_is_not_looked_for_on_the_hub(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(logging.root.manager, "disable", 0)  # as a judge's worker leaves it
+    monkeypatch.setattr(load, "_from_hub", lambda name, *rest: iter(ROWS))
+    assert len(load_problems("data/rows")) == 2  # no folder of that name: a hub id
+    assert not caplog.records
+    (tmp_path / "data").mkdir()
+    load_problems("data/rows")
+    assert "no file data/rows here; looking for it on the hub" in caplog.text
+    write(tmp_path / "data", "rows.jsonl", ROWS)
+    with pytest.raises(UserError, match=r"no file data/rows; did you mean data/rows\.jsonl\?"):
+        load_problems("data/rows")
 
 
 def test_files_that_cannot_be_read(tmp_path):

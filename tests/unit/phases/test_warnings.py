@@ -70,7 +70,10 @@ def test_an_irl_phase_that_goes_as_far_as_rl_is_warned_of():
 
 def test_a_phase_with_nothing_to_learn_from_does_not_blame_the_learning_rate():
     still = {"weights_changed": 0.0, "relative_update": 0.0, "kl": 0.0}
-    for phase, why in [("rl", "both right and wrong answers"), ("irl", "kept no rollout")]:
+    for phase, why in [
+        ("rl", "both right and wrong answers, or parts of a point"),
+        ("irl", "kept no rollout"),
+    ]:
         warning = stood_still(phase, still, 1e-4, "float32", still=1e-6, learnt=False)
         assert f"the {phase} phase had nothing to learn from" in warning
         assert why in warning
@@ -85,7 +88,7 @@ def warnings_of(kind, rl_moved=None, worst=0):
     )
     health = SimpleNamespace(saw=lambda kind, record: [f"health of {kind}"], worst=worst)
     run = SimpleNamespace(recipe=recipe, policy=policy, health=health, budget=SimpleNamespace())
-    run.budget.tokens = 512
+    run.budget.tokens, run.judge_failed = 512, ""
     return Warnings(run, Phase(1, 1, 1, 9, irl=True, irl_lr=3e-5), kind, rl_moved or {})
 
 
@@ -97,6 +100,36 @@ def test_a_step_is_warned_of_in_order_and_of_the_gap_once_a_phase():
     assert list(warnings("rl", step)) == [health, memory]
     with pytest.raises(RunFailed, match="cannot explain more than 9"):
         list(warnings("rl", {"engine_gap": 9.5}))
+
+
+def test_a_judge_that_fails_is_warned_of_once_a_phase_in_its_own_words():
+    warnings = warnings_of("rl")
+    warnings.run.judge_failed = "crashed: raised KeyError: 'a' (mine.py line 3, in judge)"
+    few = {"verdict/crashed": 0.03, "verdict/timeout": 0.02, "used": 1.0}
+    assert list(warnings("rl", few)) == ["health of rl"]
+    _, text = warnings("rl", {"verdict/crashed": 0.9, "verdict/timeout": 0.09, "used": 1.0})
+    assert "failed at 99% of the answers" in text
+    assert "KeyError: 'a' (mine.py line 3, in judge)" in text
+    assert list(warnings("rl", {"verdict/crashed": 0.9, "used": 1.0})) == ["health of rl"]
+
+
+def test_a_phase_whose_judge_fails_at_most_answers_blames_that_and_not_the_problems():
+    warnings = warnings_of("rl")
+    for share in (0.4, 0.8):
+        list(warnings("rl", {"verdict/crashed": share / 2, "verdict/timeout": share / 2}))
+    _, text = warnings("meter", STILL)
+    assert "nothing to learn from: the judge failed at most answers" in text
+    assert "solved occasionally" not in text
+
+
+def test_a_phase_whose_answers_are_mostly_cut_off_blames_that():
+    for shares, blamed in [((1.0, 0.4), True), ((0.4, 0.5), False)]:
+        warnings = warnings_of("rl")
+        for share in shares:
+            list(warnings("rl", {"verdict/truncated": share, "used": 0.0}))
+        _, text = warnings("meter", STILL)
+        assert ("70% of the answers were cut off at rollout.max_new_tokens" in text) == blamed
+        assert ("parts of a point" in text) != blamed
 
 
 STILL = {"of": "irl", "weights_changed": 0.0, "relative_update": 0.0}

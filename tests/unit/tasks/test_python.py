@@ -159,10 +159,37 @@ def test_its_own_prompt_and_mode_are_used_and_a_mode_that_fails_tells_nothing_ap
         "def mode(problem, text):\n    return int(text)\n"
     )
     task = made(tmp_path, code)
+    task.warn = (said := []).append
     problem = task.problems("test")[1]
     assert task.prompt(problem) == "test 1? Say a number:"
     assert task.mode(problem, "07") == "7"
-    assert task.mode(problem, "seven") is None
+    assert not said
+    assert [task.mode(problem, text) for text in ("seven", "eight")] == [None, None]
+    (text,) = said  # once
+    assert "mine.py line 9, in mode" in text
+    assert "'test-1'" in text
+
+
+def test_a_mode_that_fails_at_all_it_is_tried_with_is_warned_of_where_none_is_right(
+    tmp_path, monkeypatch
+):
+    said = []
+    monkeypatch.setattr("sps.tasks.Task.warn", said.append)
+    broken = "def mode(problem, text):\n    return problem.text\n"
+    made(tmp_path, PROBLEMS + "def judge(problem, text):\n    return False\n" + broken)
+    (text,) = said
+    assert "mode raised AttributeError" in text
+    assert "mine.py line 7" in text
+
+
+def test_a_judge_of_rows_without_answers_is_shown_their_columns(tmp_path):
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(f'{{"question": "q{i}?", "capital": "Rome"}}\n' for i in range(9)))
+    code = "def judge(problem, text):\n    return text == problem.meta['town']\n"
+    with pytest.raises(UserError, match="its row: question, capital") as raised:
+        made(tmp_path, code, data=str(data), validation=1, test=1)
+    assert "problem.meta['capital']" in str(raised.value)
+    assert "problem.answer" not in str(raised.value)
 
 
 def test_a_module_is_found_where_sps_is_started(tmp_path, monkeypatch):
