@@ -192,10 +192,35 @@ def commands() -> list[str]:
             if p.name == "help":
                 continue
             what = p.name.upper() if p.param_type_name == "argument" else ", ".join(p.opts)
-            rows.append(f"| `{what}` | {cell(getattr(p, 'help', None) or '')} |")
-        table = ["| argument or option | |", "| --- | --- |", *rows]
-        out += [*lines, "\n".join(table)]
+            rows.append(f"| `{what}` | {usual(p)} | {cell(getattr(p, 'help', None) or '')} |")
+        table = ["| argument or option | default | |", "| --- | --- | --- |", *rows]
+        out += [*lines, "\n".join(table)] if rows else lines
     return out
+
+
+def usual(p: Any) -> str:
+    """The default of an argument or option: nothing where its help says it, or there is none."""
+    if p.required:
+        return "needed"
+    if p.default is None or p.default == "" or callable(p.default):
+        return ""
+    if isinstance(p.default, bool):
+        return "on" if p.default else "off"
+    return f"`{p.default}`"
+
+
+def signature(call: Any) -> str:
+    """As one writes it: without the modules of the types, and without self."""
+    text = re.sub(r"sps\.\w+(\.\w+)*\.", "", str(inspect.signature(call)))
+    text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", text)  # types are texts; defaults keep quotes
+    return text.replace("(self, ", "(").replace("(self)", "()")
+
+
+def returned(member: Any) -> str:
+    """How a member is called, and what it gives."""
+    if isinstance(member, property):
+        return ": " + signature(member.fget).partition(" -> ")[2]
+    return signature(member)
 
 
 def functions() -> list[str]:
@@ -203,18 +228,25 @@ def functions() -> list[str]:
     out = [(inspect.getdoc(api) or "").partition("\n\n")[2].replace("\n", " ")]
     for name in ("load_recipe", "train", "evaluate", "compare", "report"):
         call = getattr(api, name)
-        plain = re.sub(r"sps\.\w+(\.\w+)*\.", "", str(inspect.signature(call))).replace("'", "")
-        out += [f"### sps.{name}", f"```\nsps.{name}{plain}\n```", inspect.getdoc(call) or ""]
+        plain = f"```\nsps.{name}{signature(call)}\n```"
+        out += [f"### sps.{name}", plain, inspect.getdoc(call) or ""]
+    out.append(
+        "`Interval` is a tuple: the mean and the ends of its 95 % interval. `Row` is a dict."
+    )
     for kind in (api.Trained, api.Measured):
         lines = [f"### {kind.__name__}", inspect.getdoc(kind) or ""]
         own = {n: v for n, v in inspect.getmembers(kind) if not n.startswith("_")}
         said = [
-            f"- `{n}`: {(inspect.getdoc(v) or '').partition(chr(10))[0]}"
+            f"- `{n}{returned(v)}`: {(inspect.getdoc(v) or '').partition(chr(10))[0]}"
             for n, v in own.items()
             if callable(v) or isinstance(v, property)
         ]
-        fields = ", ".join(f"`{n}`" for n in kind.__dataclass_fields__)
-        out += [*lines, "\n".join([f"- fields: {fields}", *said])]
+        told = own_comments(kind)
+        fields = [
+            f"- `{n}: {f.type}`{', ' + told[n] if told.get(n) else ''}"
+            for n, f in kind.__dataclass_fields__.items()
+        ]
+        out += [*lines, "\n".join([*fields, *said])]
     return out
 
 

@@ -52,6 +52,10 @@ class Trained(Table):
     records: list[Row]  # of metrics.jsonl
     scores: Any  # of the test set: sps.evaluation.scores.Scores; None with evaluation.final: false
 
+    def __repr__(self) -> str:
+        """Where it is and how far it went: the records are thousands of numbers."""
+        return f"Trained({str(self.folder)!r}, {len(self.steps)} RL steps)"
+
     @property
     def steps(self) -> list[Row]:
         """What was recorded of each RL step: step, reward, entropy and so on."""
@@ -78,6 +82,16 @@ class Measured(Table):
     folder: Path
     results: Row  # of results.json
     what: str  # 'benchmark' or 'method'
+
+    def __repr__(self) -> str:
+        """Names and the ends of Pass@k: results may hold hundreds of thousands of numbers."""
+        shown = []
+        for name, one in self.results[f"{self.what}s"].items():
+            ks = sorted(map(int, one["pass_at_k"]))
+            ends = dict.fromkeys((ks[0], ks[-1])) if ks else ()
+            said = [f"Pass@{k} {100 * one['pass_at_k'][str(k)][0]:.1f}" for k in ends]
+            shown.append(f"{name}: {', '.join(said)}")
+        return f"Measured({str(self.folder)!r}, {'; '.join(shown)})"
 
     @property
     def rows(self) -> list[Row]:
@@ -141,10 +155,22 @@ def _told_in_python() -> Iterator[None]:
 
 
 def evaluate(
-    model: str | Path, bench: str | Sequence[str], out: str | Path | None = None, **options: Any
+    model: str | Path,
+    bench: str | Sequence[str] = "",
+    out: str | Path | None = None,
+    **options: Any,
 ) -> Measured:
-    """`sps eval`: a model on benchmarks; `options` are the command's, such as n=16."""
-    from sps.commands.evaluate import EvalSettings, Machinery, default_folder, run_eval
+    """`sps eval`: a model on benchmarks, without them a run on its own test problems.
+
+    `options` are the command's, such as n=16; so are their defaults.
+    """
+    from sps.commands.evaluate import (
+        EvalSettings,
+        Machinery,
+        default_folder,
+        make_options,
+        run_eval,
+    )
 
     known = {f.name: kind for kind in (EvalSettings, Machinery) for f in fields(kind)}
     for name in options:
@@ -152,12 +178,10 @@ def evaluate(
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
             raise UserError(f"evaluate: no option {name}; {hint}")
-    drawn = {k: v for k, v in options.items() if known[k] is EvalSettings}
-    other = {k: v for k, v in options.items() if known[k] is Machinery}
     names = bench if isinstance(bench, str) else ",".join(bench)
-    settings = EvalSettings(str(model), **drawn)
+    settings, machinery = make_options(str(model), options)
     folder = Path(out) if out else default_folder(settings.model)
-    return Measured(folder, run_eval(settings, Machinery(**other), names, folder), "benchmark")
+    return Measured(folder, run_eval(settings, machinery, names, folder), "benchmark")
 
 
 def compare(

@@ -6,7 +6,7 @@ import os
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -31,6 +31,12 @@ Set = Annotated[
 Trust = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
 ]
+
+
+def _of_run(text: str, usual: float | str, **limits: Any) -> Any:
+    """An option of sps eval that the recipe decides where the model comes from a run."""
+    said = f"{text} Default: that of the model's run, else {usual}.".strip()
+    return typer.Option(help=said, **limits)
 
 
 class Device(StrEnum):
@@ -191,7 +197,10 @@ def evaluate(
         str,
         typer.Argument(help="HF folder, hub id, .gguf file, run, checkpoint, or a served name."),
     ] = "",
-    bench: Annotated[str, typer.Option(help="Benchmarks: aime24,aime25,math500,...")] = "",
+    bench: Annotated[
+        str,
+        typer.Option(help="Benchmarks: aime24,math500,... Without: a run's own test problems."),
+    ] = "",
     n: Annotated[int, typer.Option("--n", "--samples", min=1, help="Samples a question.")] = 16,
     out: Annotated[Path | None, typer.Option(help="Default: evals/<model>.")] = None,
     data_dir: Annotated[
@@ -200,12 +209,12 @@ def evaluate(
     endpoint: Annotated[
         str | None, typer.Option(help="An OpenAI-compatible server: http://host:8000/v1.")
     ] = None,
-    temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 0.7,
-    top_p: Annotated[float, typer.Option(min=0, max=1)] = 1.0,
-    top_k: Annotated[int, typer.Option(min=0, help="0 keeps all tokens.")] = 0,
-    max_new_tokens: Annotated[int, typer.Option(min=1)] = 4096,
+    temperature: Annotated[float | None, _of_run("0 is greedy.", 0.7, min=0)] = None,
+    top_p: Annotated[float | None, _of_run("", 1, min=0, max=1)] = None,
+    top_k: Annotated[int | None, _of_run("0 keeps all tokens.", 0, min=0)] = None,
+    max_new_tokens: Annotated[int | None, _of_run("", 4096, min=1)] = None,
     seed: Annotated[int, typer.Option()] = 0,
-    template: Annotated[str, typer.Option(help="chat, qwen_boxed, r1 or plain.")] = "chat",
+    template: Annotated[str | None, _of_run("chat, qwen_boxed, r1 or plain.", "chat")] = None,
     instruction: Annotated[str | None, typer.Option(help="Instead of the usual sentence.")] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first questions of each.")] = None,
     max_rows: Annotated[
@@ -215,7 +224,7 @@ def evaluate(
     device: Annotated[Device, typer.Option(help="auto: CUDA where there is one.")] = Device.auto,
     workers: Annotated[int, typer.Option(min=0, help="Judging processes; 0: one a core.")] = 0,
     time_limit: Annotated[float, typer.Option(min=0.1, help="Seconds a verdict may take.")] = 6.0,
-    cut: Annotated[str, typer.Option(help="Cut-off answers: zero, or judge a box.")] = "zero",
+    cut: Annotated[str | None, _of_run("Cut-off answers: zero, or judge a box.", "zero")] = None,
     unsafe: Annotated[str, typer.Option(help="gym tasks that may evaluate answers.")] = "",
     retries: Annotated[int, typer.Option(help="Of a request to the endpoint.")] = 6,
     api_key_env: Annotated[str, typer.Option(help="Variable with its key.")] = "OPENAI_API_KEY",
@@ -231,19 +240,15 @@ def evaluate(
     ] = None,
 ) -> None:
     """Pass@k and Avg@n with intervals; goes on where it was stopped."""
-    from sps.commands.evaluate import EvalSettings, Machinery, run_eval, run_eval_compare
+    given = dict(locals())
+    for other in ("model", "bench", "out", "regrade", "compare_with"):  # the rest are options
+        given.pop(other)
+    from sps.commands.evaluate import make_options, run_eval, run_eval_compare
 
     if compare_with is not None:
         run_eval_compare(*compare_with)
         return
-    settings = EvalSettings(
-        model, endpoint, n, temperature, top_p, top_k, max_new_tokens, seed, template, instruction,
-        limit, dtype, gguf,
-    )  # fmt: skip
-    machinery = Machinery(
-        data_dir, device, max_rows, workers, time_limit, cut, unsafe, concurrency, retries,
-        api_key_env, trust_remote_code,
-    )  # fmt: skip
+    settings, machinery = make_options(model, given)
     run_eval(settings, machinery, bench, out, regrade)
 
 

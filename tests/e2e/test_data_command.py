@@ -49,6 +49,8 @@ def test_prompts_are_shown_as_the_chat_template_renders_them_with_their_ids(reci
     shown = r"--- r(\d), answer \[\1\]\n<system> Be brief <user> what is it <assistant> yes <user>"
     assert len(re.findall(shown, said)) == 2
     assert re.search(r"^train +4 +13 +13 +13$", said, re.MULTILINE)
+    lost = r"warning: 6 of 6 prompts hold words that the policy's tokenizer does not know, such as "
+    assert re.search(lost + r".*'\d'; it cannot", said)
 
 
 @pytest.mark.parametrize("path", ["nowhere", "nowhere/some.gguf"])

@@ -34,6 +34,9 @@ def commands(block, monkeypatch):
         name, *arguments = shlex.split(line)
         if name == "cd":
             monkeypatch.chdir(Path.cwd() / arguments[0])
+        elif name == "python":
+            text = Path(*arguments).read_text().replace("steps=300", "steps=60")
+            exec(compile(text, arguments[0], "exec"), {})
         else:
             assert name == "sps"
             more = QUICK if arguments[0] == "train" else []
@@ -62,6 +65,9 @@ def test_the_page_can_be_followed(started, monkeypatch, capsys):
     for run in ("starter", "capitals", "python"):
         kinds = [r["kind"] for r in read_records(folder / "runs" / run / "metrics.jsonl")]
         assert kinds[-1] == "done"
+    # The page's own policy knows the words: some of its answers are worth something.
+    rewards = RolloutStore(folder / "runs" / "capitals" / "rollouts").read()["reward"].to_pylist()
+    assert max(rewards) > 0
     for run in ("starter", "python"):
         assert (folder / "runs" / run / "report.html").stat().st_size > 10_000
     rows = [{"asked": f"The capital of {c}, as JSON", "capital": c} for c in ("A", "B", "C")]
@@ -122,6 +128,7 @@ def test_data_says_counts_lengths_repeats_and_prompts(started, monkeypatch, caps
     said = capsys.readouterr().out
     assert re.search(r"^train +6 +9 +9 +9$", said, re.MULTILINE)
     assert "left out again" in said
+    assert "warning" not in said
     assert said.count("\nids: ") == said.count("\n--- above-") == 2
     assert "Question: Two numbers that make more than" in said
 

@@ -33,3 +33,9 @@ def test_every_key_has_a_row_under_its_heading():
             own = PAGE.partition(f"### task ({name})\n")[2].partition("\n### ")[0]
             assert f"\n| `{key}` |" in own, f"task.{key} of {name}"
     walk({k: v for k, v in tree.items() if k != "task"}, "")
+
+
+def test_commands_have_defaults_and_what_the_api_returns_has_signatures():
+    assert "| `--show` | `5` | Prompts to show. |" in PAGE
+    assert "- `pass_at_k(name: str, k: int) -> Interval`:" in PAGE
+    assert "out: str | Path = 'runs/compare'" in PAGE

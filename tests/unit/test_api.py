@@ -73,6 +73,7 @@ def test_a_comparison_is_read_back_as_rows(tmp_path, monkeypatch):
         {"method": "grpo", "k": 2, "pass_at_k": 0.7, "low": 0.6, "high": 0.8},
     ]
     assert found.pass_at_k("grpo", 2) == (0.7, 0.6, 0.8)
+    assert repr(found) == f"Measured('{tmp_path}', grpo: Pass@1 50.0, Pass@2 70.0)"
     with pytest.raises(UserError, match=r"pass_at_k\('dapo', 1\): not measured"):
         found.pass_at_k("dapo", 1)
 

@@ -32,8 +32,9 @@ def run_data(path: Path, show: int, overrides: Sequence[str]) -> None:
     if recipe.model.path is not None:
         find_model(recipe.model.path, recipe.model.gguf)  # as `sps train` would refuse it
     task = make_task(recipe)
-    encode, decode, said = _coder(recipe)
+    encode, decode, unknown, said = _coder(recipe)
     problems = {split: task.problems(split) for split in SPLITS}
+    prompts = [task.prompt(p) for split in SPLITS for p in problems[split]]
     lengths = {
         split: [len(encode(task.prompt(p))) for p in problems[split]] if encode else []
         for split in SPLITS
@@ -45,12 +46,15 @@ def run_data(path: Path, show: int, overrides: Sequence[str]) -> None:
     say("\n" + _answers(problems))
     say("\n" + "\n".join(_repeats(recipe, task, problems)))
     _limit(recipe, lengths)
+    if encode and (lost := _unknown(prompts, encode, unknown)):
+        say("\n" + lost)
     for problem in problems["train"][:show]:
         say("\n" + _shown(task, problem, encode, decode))
 
 
-def _coder(recipe: Recipe) -> tuple[Encode | None, Decode, str]:
-    """How the policy encodes a prompt and decodes ids, without its weights; or why it cannot."""
+def _coder(recipe: Recipe) -> tuple[Encode | None, Decode, set[int], str]:
+    """How the policy encodes a prompt and decodes ids, without its weights, and the ids that stand
+    for unknown words; or why it cannot."""
     from transformers import AutoTokenizer
 
     from sps.build import ensure_base
@@ -65,12 +69,32 @@ def _coder(recipe: Recipe) -> tuple[Encode | None, Decode, str]:
         )
     except Exception as error:  # the hub, or the files of a stranger, fail in many ways
         said = (str(error).strip().splitlines() or [repr(error)])[0][:200]
-        return None, str, f"no lengths in tokens: model.path: {where}: no tokenizer ({said})"
+        return None, str, set(), f"no lengths in tokens: model.path: {where}: no tokenizer ({said})"
 
     def read(ids: tuple[int, ...]) -> str:
         return str(tokenizer.decode([*ids], clean_up_tokenization_spaces=False))
 
-    return lambda prompt: encode(tokenizer, prompt, where), read, ""
+    # The tokenizer of a small policy may have an unknown token in its core alone.
+    core = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
+    names = {tokenizer.unk_token, getattr(core, "unk_token", None)} - {None}
+    unknown = {tokenizer.convert_tokens_to_ids(name) for name in names}
+    unknown -= {tokenizer.bos_token_id, tokenizer.eos_token_id}  # GPT-2 has one token for all
+    return lambda prompt: encode(tokenizer, prompt, where), read, unknown, ""
+
+
+def _unknown(prompts: Sequence[Prompt], encode: Encode, unknown: set[int]) -> str:
+    """A warning of prompts with words that the policy cannot read; empty without any."""
+    lost = [prompt for prompt in prompts if not unknown.isdisjoint(encode(prompt))]
+    if not lost:
+        return ""
+    words = (lost[0] if isinstance(lost[0], str) else _plain(lost[0])).split()
+    found = [word for word in dict.fromkeys(words) if not unknown.isdisjoint(encode(word))]
+    such = f", such as {', '.join(map(repr, found[:5]))}" if found else ""
+    return (
+        f"warning: {len(lost)} of {len(prompts)} prompts hold words that the policy's tokenizer "
+        f"does not know{such}; it cannot tell these apart. Name another model in model.path, or "
+        "make a policy that knows them"
+    )
 
 
 def _repeats(recipe: Recipe, task: Task, problems: dict[str, list[Problem]]) -> list[str]:

@@ -7,11 +7,12 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
+from sps.commands.of_run import defaults_of, own_task, warn_of_trained
 from sps.commands.terminal import say
 from sps.errors import UserError
 from sps.evaluation.claim import claim, held, keep
@@ -33,6 +34,7 @@ from sps.types import Problem, Sampling
 from sps.verify import Verifier, open_verifier
 
 DTYPES = ("auto", "float32", "bfloat16")  # of the computation
+OWN = "test"  # the test problems of the run that the model comes from
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,15 @@ class Machinery:
     trust_remote_code: bool = False  # run the code that comes with the model
 
 
+def make_options(model: str, given: dict[str, Any]) -> tuple[EvalSettings, Machinery]:
+    """Options by name; those that are None or not there come from the model's run, if any."""
+    asked = {**defaults_of(model, given), **{k: v for k, v in given.items() if v is not None}}
+    names = {f.name for f in fields(EvalSettings)}
+    drawn = {k: v for k, v in asked.items() if k in names}
+    other = {k: v for k, v in asked.items() if k not in names}
+    return EvalSettings(model, **drawn), Machinery(**other)
+
+
 @dataclass(frozen=True)
 class Part:
     """One benchmark of an evaluation, ready to run."""
@@ -113,14 +124,16 @@ def run_eval(
     regrade_only: bool = False,
 ) -> dict[str, Any]:
     """Evaluate, go on with an evaluation, or judge one again; returns what results.json holds."""
-    if not settings.model or not bench:
+    if not settings.model:
         raise UserError("give a model and --bench, for example: sps eval runs/sps --bench gsm8k")
     names = [name.strip() for name in bench.split(",") if name.strip()]
-    if not names:
+    if bench and not names:
         raise UserError("--bench: name at least one benchmark, such as --bench aime24,math500")
     ranks = join_ranks(machinery.device)
     _check(settings, machinery, ranks)
-    parts = [make_part(name, settings, machinery) for name in names]
+    parts = [make_part(name, settings, machinery) for name in names or [OWN]]
+    for part in parts if names and ranks.main else ():
+        warn_of_trained(settings.model, part.name, part.problems)
     folder = out or default_folder(settings.model)
     settings = ranks.broadcast(lambda: _resolved(settings, machinery, folder, regrade_only))
     run = _Eval(settings, machinery, parts, folder, regrade_only, ranks)
@@ -252,7 +265,10 @@ def _count(part: Part, n: int, rows: list[dict[str, Any]]) -> Scores:
 
 
 def make_part(name: str, settings: EvalSettings, machinery: Machinery) -> Part:
-    """A benchmark by name, `countdown`, or `gym:TASK`; its data is loaded, nothing else is."""
+    """A benchmark by name, `countdown`, `gym:TASK`, or OWN; its data is loaded, nothing else is."""
+    if name == OWN:
+        task = own_task(settings.model, {**asdict(settings), "cut": machinery.cut})
+        return _part(name, task, settings)
     asked = Bench(
         name,
         settings.template,
@@ -264,7 +280,10 @@ def make_part(name: str, settings: EvalSettings, machinery: Machinery) -> Part:
         machinery.time_limit,
         tuple(machinery.unsafe.split(",")),
     )
-    task = make_bench(asked)
+    return _part(name, make_bench(asked), settings)
+
+
+def _part(name: str, task: Task, settings: EvalSettings) -> Part:
     return Part(name, task, task.problems("test")[: settings.limit], partial(open_verifier, task))
 
 

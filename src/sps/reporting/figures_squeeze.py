@@ -77,8 +77,11 @@ def moved_figure(study: Study, diagnoses: Diagnoses) -> Figure | None:
                 data.append(bar | {"marker": {"color": colour, **pattern}})
     if not data:
         return None
+    steps = {int(r["step"]) for found in diagnoses.values() for r in found.get("phases") or []}
+    ordered = {"categoryorder": "array", "categoryarray": [f"to {s}" for s in sorted(steps)]}
     layout = {
-        "xaxis": axis(showgrid=False),
+        # Methods may end their phases at other steps: each new one belongs between those before.
+        "xaxis": axis(showgrid=False, type="category", **ordered),
         "yaxis": axis("points of probability", zeroline=True),
         "showlegend": len(data) > 1,
     }

@@ -16,8 +16,8 @@ from sps.reporting.style import KIND_COLOURS, marks
 
 _POINTS = 800  # of a curve; a longer run is averaged in bins
 CURVES = (
-    ("reward", "Reward", "Share of right rollouts in each step's batch.",
-     percent_axis("right rollouts")),
+    ("reward", "Reward", "Mean reward of each step's batch: the share of right rollouts, where a "
+     "judge gives no parts of a point.", axis("mean reward", rangemode="tozero")),
     ("entropy", "Token entropy", "Mean entropy of the next-token distribution, in nats, on the "
      "tokens that were trained on. A steady fall is concentration.", axis("nats")),
     ("logprob", "Log-probability of rollouts", "Mean log-probability of a sampled token. Rising "
@@ -210,8 +210,7 @@ def cost_table(study: Study) -> Table | None:
     note = (
         "Wall time by stage, first seed of each method. 'not timed' is what no timer covers "
         "between the first and the last record: loading weights, the meter, waiting, and all that "
-        "another trainer (TRL) does. The paper has 68.10 min of RL and 2.25 min of IRL (3.3 %) an "
-        "iteration at 1.5B."
+        "another trainer (TRL) does."
     )
     return Table("cost-table", "Cost", note, ["method", "stage", "s", "ms a step", "%"], rows)
 

@@ -17,6 +17,7 @@ import yaml
 from plotly.offline import get_plotlyjs
 
 import sps
+from sps.diagnose.read import RunFolder
 from sps.errors import UserError
 from sps.reporting import markup
 from sps.reporting.content import diagnose_study, sections
@@ -105,14 +106,14 @@ def _facts(study: Study) -> list[tuple[str, str]]:
     run = next((r for s in (trained or study.subjects) for r in s.runs), None)
     out = []
     if study.comparison:
-        out.append(("methods", str(len(study.subjects))))
+        out.append(("methods", _number_of_methods(study)))
         out.append(("seeds", str(max((len(s.runs) for s in study.subjects), default=0))))
     if run is not None:
         how = run.setting("rl", "algorithm", "type")
         steps = max((r["step"] for r in run.of_kind("rl")), default=0)
         wanted = [
             ("algorithm", None if study.comparison else spelled(str(how)) if how else None),
-            ("task", run.setting("task", "type")),
+            ("task", _task(run)),
             ("RL steps", f"{steps} of {run.setting('rl', 'steps')}" if steps else None),
             ("prompts a step", run.setting("rollout", "prompts")),
             ("rollouts a prompt", run.setting("rollout", "n")),
@@ -126,6 +127,18 @@ def _facts(study: Study) -> list[tuple[str, str]]:
     if study.wall_seconds:
         out.append(("wall time", f"{study.wall_seconds / 60:.1f} min"))
     return out
+
+
+def _number_of_methods(study: Study) -> str:
+    """As the summary counts them: the base is none."""
+    own = sum(not s.is_base() for s in study.subjects)
+    return f"{own} and the base" if own < len(study.subjects) else str(own)
+
+
+def _task(run: RunFolder) -> Any:
+    """Its name; of the user's own, that of the file."""
+    path, module = (run.setting("task", key) for key in ("path", "module"))
+    return Path(path).name if isinstance(path, str) else module or run.setting("task", "type")
 
 
 def _warnings(study: Study) -> list[tuple[str, str]]:

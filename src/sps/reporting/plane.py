@@ -12,6 +12,8 @@ from sps.reporting.names import NAME_SIZE, Spot, place_names
 from sps.reporting.style import Mark
 from sps.reporting.svg import Point
 
+_NARROW = 0.02  # the least width of an axis
+
 
 @dataclass(frozen=True)
 class Line:
@@ -111,7 +113,10 @@ def _ranges(lines: Sequence[Line]) -> list[list[float]]:
     for along, (before, after) in enumerate(((0.05, 0.10), (0.08, 0.08))):
         values = [p[along] for line in lines for p in (*line.low, *line.points, *line.high)]
         low, high = min(values), max(values)
-        wide = high - low or 0.01
+        # Labels have a tenth of a per cent: an axis with less than two would repeat them.
+        short = max(_NARROW - (high - low), 0.0)
+        low, high = (low - short, high) if high + short > 1 else (low, high + short)
+        wide = high - low
         out.append([low - before * wide, high + after * wide])
     return out
 

@@ -11,6 +11,7 @@ from sps.reporting.blocks import Cell, Table, percent, points, triple
 from sps.reporting.figures_frontier import frontier_verdict
 from sps.reporting.study import Study, Subject
 
+_ALIKE = 0.01  # of Pass@k: methods this near to each other are told apart by Pass@1
 _NOTHING = "There are no scores yet; what has been recorded so far is below."
 
 
@@ -25,14 +26,21 @@ def summary(study: Study) -> tuple[str, Table | None]:
 
 
 def _compared(study: Study, top: int) -> str:
-    """The trained method with the largest Pass@k against the first one, or one against the base."""
+    """The trained method with the largest Pass@k against the first one, or one against the base.
+
+    Within `_ALIKE` of the largest, the one with the larger Pass@1.
+    """
     pairs = {(p["a"], p["b"], p["k"]): p for p in study.paired}
     trained = [s.name for s in study.scored() if s.runs and not s.is_base()]
     for a in _references(study):
         others = [b for b in trained if b != a and (a, b, 1) in pairs and (a, b, top) in pairs]
         if others:
-            b = max(others, key=lambda name: pairs[a, name, top]["delta"][0])
-            of = f" (the highest Pass@{top} of {len(others)} methods)" if len(others) > 1 else ""
+            best = max(pairs[a, b, top]["delta"][0] for b in others)
+            alike = [b for b in others if best - pairs[a, b, top]["delta"][0] < _ALIKE]
+            b = max(alike, key=lambda name: pairs[a, name, 1]["delta"][0])
+            of = f" (the highest Pass@{top} of {len(others)} methods other than {a}"
+            of += f", and of {len(alike)} within a point the highest Pass@1" * (len(alike) > 1)
+            of = f"{of})" if len(others) > 1 else ""
             parts = [_part(pairs[a, b, k]) for k in dict.fromkeys((top, 1))]
             return f"{b}{of} against {a}: {', '.join(parts)}."
     return ""

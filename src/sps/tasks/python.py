@@ -30,7 +30,7 @@ _LOG = logging.getLogger("sps")
 
 
 class PythonConfig(DataConfig):
-    """A task of your own: a Python file with `judge(problem, text)`."""
+    """A task of your own: a file with `judge(problem, text)`, whose prints go nowhere."""
 
     type: Literal["python"] = "python"
     path: str | None = None  # the file, such as my_task.py; from the folder sps is started in

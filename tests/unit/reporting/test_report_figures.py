@@ -7,9 +7,17 @@ import pytest
 from sps.diagnose.read import Evaluation, RunFolder
 from sps.reporting.figures_questions import bucket_figure, diversity_over_steps, passk_over_steps
 from sps.reporting.figures_results import paired_forests
-from sps.reporting.figures_squeeze import greedy_figure
-from sps.reporting.figures_training import cost_table, memory_figure, meter_figure
+from sps.reporting.figures_squeeze import greedy_figure, moved_figure
+from sps.reporting.figures_training import (
+    cost_table,
+    memory_figure,
+    meter_figure,
+    training_curves,
+)
+from sps.reporting.plane import Line, draw_lines
+from sps.reporting.scales import make_scale
 from sps.reporting.study import Study, Subject
+from sps.reporting.style import marks
 
 
 def run(*correct: tuple[int, int], n: int = 4) -> RunFolder:
@@ -144,3 +152,34 @@ def test_legend_of_differences_shows_a_filled_mark_where_there_is_one():
     (trace,) = figure.data
     assert trace["marker"]["symbol"] == ["circle", "circle-open"]
     assert trace["y"] == ["sps, Pass@64", "sps, Pass@1"]
+
+
+def test_phases_stand_in_the_order_of_their_steps_whichever_method_has_them():
+    ends = {"a": [91, 13], "b": [100, 20]}
+    found = {
+        name: {"phases": [{"of": "rl", "step": s, "to_greedy": 0.1} for s in steps]}
+        for name, steps in ends.items()
+    }
+    figure = moved_figure(study(subject("a"), subject("b")), found)
+    upright = make_scale(figure.layout["xaxis"], ["to 91", "to 13", "to 100", "to 20"], 0, 1, 0)
+    assert upright.names == ("to 13", "to 20", "to 91", "to 100")
+    assert figure.layout["xaxis"]["type"] == "category"
+
+
+def test_the_reward_is_a_mean_and_no_share_of_right_rollouts():
+    one = subject("a")
+    one.runs[0].records += [{"kind": "rl", "step": s, "reward": 0.5} for s in (1, 2)]
+    figure = training_curves(study(one))[0]
+    assert figure.layout["yaxis"]["title"]["text"] == "mean reward"
+    assert "%" not in figure.layout["yaxis"].get("tickformat", "")
+    assert figure.note.startswith("Mean reward of each step's batch")
+
+
+@pytest.mark.parametrize(("at", "low", "high"), [(0.0, 0.0, 0.02), (1.0, 0.98, 1.0)])
+def test_a_frontier_of_equal_points_has_room_for_labels_that_differ(at, low, high):
+    points = [(at, at)] * 2
+    _, layout = draw_lines([Line("a", [10], points, points, points)], 8, 1, marks(["a"]))
+    for name in ("xaxis", "yaxis"):
+        first, last = layout[name]["range"]
+        assert first == pytest.approx(low, abs=0.0021)
+        assert last == pytest.approx(high, abs=0.0021)

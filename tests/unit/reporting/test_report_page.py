@@ -63,7 +63,7 @@ def test_page_has_every_section_of_a_run(tmp_path):
 def test_axes_say_what_they_show(tmp_path):
     figures = _json(_written([make_run(tmp_path / "run")], tmp_path), "figures")
     titles = {
-        "train-reward": "right rollouts",
+        "train-reward": "mean reward",
         "train-entropy": "nats",
         "train-logprob": "nats a token",
         "train-grad_norm": "L2 norm",

@@ -6,8 +6,9 @@ import pytest
 
 from sps.diagnose.read import Evaluation, RunFolder
 from sps.reporting.blocks import Table, clean, percent, smooth
-from sps.reporting.figures_results import diversity_table, paired_table
+from sps.reporting.figures_results import diversity_table, paired_table, pass_curves, pass_table
 from sps.reporting.markup import table
+from sps.reporting.page import _facts
 from sps.reporting.study import Study, Subject, spell
 from sps.reporting.style import marks, spelled
 from sps.reporting.words import summary
@@ -60,8 +61,40 @@ def test_summary_of_several_methods_says_that_it_names_the_best():
     study.paired += [_pair("grpo", "dapo", k, [0.2, 0.1, 0.3], "better") for k in (1, 64)]
     sentence, _ = summary(study)
     assert sentence.startswith(
-        "dapo (the highest Pass@64 of 2 methods) against grpo: Pass@64 is 20.0"
+        "dapo (the highest Pass@64 of 2 methods other than grpo) against grpo: Pass@64 is 20.0"
     )
+
+
+def test_summary_of_methods_alike_in_pass_at_k_names_the_one_with_more_pass_at_1():
+    study = _study()
+    study.subjects.append(Subject("dapo", study.subjects[1].runs, study.subjects[1].curve))
+    study.paired.append(_pair("grpo", "dapo", 64, [0.105, 0.07, 0.14], "better"))  # sps: 0.11
+    study.paired.append(_pair("grpo", "dapo", 1, [0.03, 0.01, 0.05], "better"))  # sps: -0.02
+    assert summary(study)[0].startswith(
+        "dapo (the highest Pass@64 of 2 methods other than grpo, and of 2 within a point the "
+        "highest Pass@1) against grpo: Pass@64 is 10.5"
+    )
+    study.paired[-2]["delta"][0] = 0.09  # two points below
+    assert summary(study)[0].startswith("sps (the highest Pass@64 of 2 methods other than grpo) ")
+
+
+def test_two_seeds_are_a_reason_for_jumping_intervals():
+    study = _study()
+    assert "two seeds" not in pass_table(study).note + pass_curves(study).note
+    study.subjects[1].counts = [({"q": 1}, 4)] * 2
+    assert "rests on a single difference" in pass_table(study).note
+    assert "rests on a single difference" in pass_curves(study).note
+
+
+def test_methods_are_counted_without_the_base_and_the_task_is_the_users_file():
+    study = _study()
+    run = study.subjects[1].runs[0]
+    run.recipe = {"task": {"type": "python", "path": "there/my_task.py"}}
+    facts = dict(_facts(study))
+    assert facts["methods"] == "2 and the base"
+    assert facts["task"] == "my_task.py"
+    run.recipe = {"task": {"type": "countdown"}}
+    assert dict(_facts(study))["task"] == "countdown"
 
 
 def test_summary_of_one_method_is_against_the_base():

@@ -1,0 +1,104 @@
+"""What `sps eval` takes from the run that a model comes from: how to sample, and what to ask."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sps.commands.terminal import say
+from sps.config.load import load_recipe
+from sps.config.recipe import Recipe
+from sps.data.messages import asked_of
+from sps.errors import UserError
+from sps.run.folder import CHECKPOINTS, RECIPE, TASK_HASH
+from sps.tasks import Task
+from sps.tasks.table import TASKS
+from sps.types import Problem
+
+_LOG = logging.getLogger("sps")
+_OF_PROMPT = ("template", "instruction", "cut")  # keys of a task that sps eval may override
+
+
+def find_run(model: str) -> Path | None:
+    """The folder of the run that a name means, by itself or by one of its checkpoints."""
+    folder = Path(model).expanduser()
+    if folder.parent.name == CHECKPOINTS:
+        folder = folder.parent.parent
+    elif (folder / "config.json").exists():
+        return None
+    return folder if (folder / RECIPE).exists() else None
+
+
+def defaults_of(model: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that a run's recipe decides where they are not given, and says so."""
+    run = None if given.get("endpoint") else find_run(model)
+    if run is None:
+        return {}
+    try:
+        recipe = load_recipe(run / RECIPE)
+    except UserError as error:
+        _LOG.warning("%s; options that are not given have their usual defaults", error)
+        return {}
+    how, task = recipe.evaluation, recipe.task
+    found = {"temperature": how.temperature, "top_p": how.top_p, "top_k": how.top_k}
+    found |= {"max_new_tokens": recipe.rollout.max_new_tokens}
+    found |= {k: getattr(task, k) for k in ("template", "cut") if k in type(task).model_fields}
+    found = {key: value for key, value in found.items() if given.get(key) is None}
+    if found:
+        shown = ", ".join(f"{key} {value}" for key, value in found.items())
+        say(f"as in {run / RECIPE}: {shown}")
+    return found
+
+
+def own_task(model: str, asked: Mapping[str, Any]) -> Task:
+    """The task of the run a model comes from, whose test problems are what the run held out."""
+    run = find_run(model)
+    if run is None:
+        raise UserError(
+            f"give a model and --bench, for example: sps eval {model} --bench gsm8k. Without "
+            f"--bench a run is asked its own test problems, and {model} is neither a run's folder "
+            "nor a checkpoint in one"
+        )
+    recipe = load_recipe(run / RECIPE)
+    fields = type(recipe.task).model_fields
+    changed = {k: asked[k] for k in _OF_PROMPT if k in fields and asked.get(k) is not None}
+    task = _make(recipe, changed)
+    written = run / TASK_HASH
+    if task.source and written.exists():
+        now = hashlib.sha256(task.source.read_bytes()).hexdigest()
+        if now not in written.read_text(encoding="utf-8"):
+            _LOG.warning("%s is not the file that %s was trained with", task.source, run)
+    say(f"{run}: its own test problems, which it was not trained on")
+    return task
+
+
+def warn_of_trained(model: str, name: str, problems: Sequence[Problem]) -> None:
+    """Say how many questions of the same task the run was trained on: their score is no test.
+
+    Other benchmarks are looked for when a run starts (`task.overlap`).
+    """
+    run, kind = find_run(model), name.partition(":")[0]
+    if run is None or kind not in TASKS:
+        return
+    try:
+        recipe = load_recipe(run / RECIPE)
+        if recipe.task.type != kind:
+            return
+        trained = {asked_of(p).strip() for p in _make(recipe, {}).problems("train")}
+    except UserError as error:
+        _LOG.warning("%s: cannot tell which questions were trained on (%s)", name, error)
+        return
+    seen = sum(asked_of(p).strip() in trained for p in problems)
+    if seen:
+        _LOG.warning(
+            "%s: %s was trained on %d of these %d questions; `sps eval %s` without --bench asks "
+            "only what it held out",
+            *(name, run, seen, len(problems), model),
+        )
+
+
+def _make(recipe: Recipe, changed: dict[str, Any]) -> Task:
+    return TASKS[recipe.task.type].make(recipe.task.model_copy(update=changed))

@@ -1,0 +1,96 @@
+"""`sps eval` of a run: as its recipe samples, on what it held out, and not in silence otherwise."""
+
+import json
+
+import pytest
+
+from sps.commands import evaluate as command
+from sps.commands.evaluate import make_options, run_eval
+from sps.config.load import dump_recipe, parse_recipe
+from sps.errors import UserError
+from sps.rollout.texts import Written
+
+CODE = "def judge(problem, text):\n    return 0.5 if text == 'good' else 0\n"
+
+
+class Fake:
+    """Notes what is asked, and how; every answer is 'good'."""
+
+    def write(self, asks, sampling):
+        self.asked, self.sampling = [ask.prompt for ask in asks], sampling
+        for ask in asks:
+            for sample in ask.samples:
+                yield Written(ask.index, sample, "good", 1, True, -1.0)
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(CODE)
+    rows = [{"id": f"q{i}", "question": f"What is {i}?"} for i in range(10)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = {"type": "python", "path": "mine.py", "data": "rows.jsonl", "workers": 1, "right": 0.5}
+    task |= {"template": "plain", "validation": 2, "test": 3, "cut": "judge"}
+    tree = {"task": task, "rollout": {"max_new_tokens": 7}, "evaluation": {"temperature": 0.9}}
+    recipe = parse_recipe({**tree, "model": {"path": "base"}}, "test")
+    saved = tmp_path / "run" / "checkpoints" / "step-000002"
+    saved.mkdir(parents=True)
+    (saved / "config.json").write_text("{}")
+    (tmp_path / "run" / "recipe.yaml").write_text(dump_recipe(recipe))
+    return saved
+
+
+def evaluated(monkeypatch, model, bench="", **given):
+    fake = Fake()
+    monkeypatch.setattr(command, "make_texts", lambda settings, machinery: fake)
+    settings, machinery = make_options(str(model), {"n": 2, "workers": 1, **given})
+    return run_eval(settings, machinery, bench)["benchmarks"], fake
+
+
+def held_out(tmp_path):
+    from sps.build import make_task
+    from sps.config.load import load_recipe
+
+    task = make_task(load_recipe(tmp_path / "run" / "recipe.yaml"))
+    return [task.prompt(p) for p in task.problems("test")]
+
+
+@pytest.mark.parametrize("named", ["run", "checkpoint"])
+def test_a_run_without_bench_is_asked_what_it_held_out_as_it_was(
+    run, tmp_path, monkeypatch, capsys, caplog, named
+):
+    found, fake = evaluated(monkeypatch, run if named == "checkpoint" else "run")
+    assert fake.asked == held_out(tmp_path)  # three of ten, in the recipe's template
+    assert len(fake.asked) == 3
+    assert (fake.sampling.temperature, fake.sampling.max_new_tokens) == (0.9, 7)
+    assert found["test"]["avg"][0] == 1.0  # half a point is right in this recipe
+    said = " ".join(capsys.readouterr().out.split())
+    assert "temperature 0.9" in said
+    assert "max_new_tokens 7, template plain, cut judge" in said
+    assert not caplog.records
+
+
+def test_questions_that_were_trained_on_are_warned_of(run, monkeypatch, caplog):
+    _, fake = evaluated(monkeypatch, "run", "python:mine.py:rows.jsonl", temperature=0.0)
+    assert fake.asked[0] == "Question: What is 0?\n\nAnswer:"  # plain, as the recipe has it
+    assert fake.sampling.temperature == 0  # what is given wins
+    (warning,) = (r.getMessage() for r in caplog.records if "trained" in r.getMessage())
+    assert "run was trained on 5 of these 10 questions" in warning
+    assert "`sps eval run` without --bench" in warning
+
+
+def test_what_is_no_run_has_the_usual_defaults_and_needs_a_benchmark(run, tmp_path):
+    settings, machinery = make_options(str(tmp_path), {})
+    assert (settings.temperature, settings.max_new_tokens, settings.template) == (0.7, 4096, "chat")
+    assert machinery.cut == "zero"
+    with pytest.raises(UserError, match="neither a run's folder nor a checkpoint"):
+        run_eval(settings, machinery, "")
+
+
+def test_another_task_file_than_the_runs_is_warned_of(run, tmp_path, monkeypatch, caplog):
+    (tmp_path / "run" / "task.sha256").write_text("0" * 64 + "  mine.py\n")
+    evaluated(monkeypatch, "run")
+    assert "mine.py is not the file that run was trained with" in caplog.text
