@@ -40,9 +40,12 @@ def test_no_module_is_a_drawer_for_everything():
     assert not [p for p in SOURCES if p.stem in {"utils", "util", "common", "misc", "helpers"}]
 
 
-def test_imports_go_one_way():
+def test_imports_go_one_way(monkeypatch):
     from importlinter.cli import lint_imports
 
+    # It sets up logging anew, which disables every logger there is: tests after this one would
+    # hear no warnings.
+    monkeypatch.setattr("logging.config.dictConfig", lambda config: None)
     assert lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True) == 0
 
 
