@@ -113,7 +113,7 @@ def test_the_quick_demo_runs(installed):
 
 def test_a_shipped_recipe_trains_by_its_short_name(installed):
     sps(installed, "train", "demo/countdown_sps", *FEW, *SMALL, "--set", "irl.steps=1")
-    assert ended(installed / "runs" / "sps") == [1, 2]
+    assert ended(installed / "runs" / "memory_sps") == [1, 2]
 
 
 def test_the_starter_trains(installed):
