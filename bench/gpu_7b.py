@@ -22,6 +22,7 @@ from typing import Any
 
 import yaml
 
+from bench.gpu_paper import read
 from sps.run.track import read_records
 
 SEVEN = {
@@ -50,11 +51,6 @@ def judge(problem, text):
     words = text.split()
     return bool(words) and int(words[-1][1:] or 0) % 2 == 0
 """
-RL = (
-    "step", "reward", "length", "engine_gap", "engine_gap_rms", "grad_norm", "kl_ref", "entropy",
-    "peak_gib", "seconds/generate", "seconds/verify", "seconds/update", "out_of_memory",
-    "rows_at_once",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -208,23 +204,6 @@ def reached(folder: Path, end: tuple[str, int]) -> bool:
     if kind == "irl":
         return any(r["kind"] == "meter" and r["of"] == kind and r["step"] == step for r in records)
     return any(r["kind"] == kind and r["step"] == step for r in records)
-
-
-def read(folder: Path) -> dict[str, Any]:
-    """What the record holds of memory, seconds and the engine gap."""
-    path = folder / "metrics.jsonl"
-    records = read_records(path) if path.exists() else []
-
-    def of(kind: str) -> list[dict[str, Any]]:
-        return [r for r in records if r["kind"] == kind]
-
-    return {
-        "rl": [{key: r[key] for key in RL if key in r} for r in of("rl")],
-        "irl": of("irl"),
-        "meter": of("meter"),
-        "checkpoint": of("checkpoint"),
-        "warnings": [r["text"] for r in of("warning")],
-    }
 
 
 def used_gib() -> float:

@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> None:
         done = _sps("train", str(recipe), "--out", str(run), "--resume", *more)
         print(done.stdout[-2000:], done.stderr[-2000:], flush=True)
         seconds = time.perf_counter() - began
-        found["runs"][name] = _read(run) | {"seconds": seconds, "code": done.returncode}
+        found["runs"][name] = read(run) | {"seconds": seconds, "code": done.returncode}
         found["runs"][name]["doctor"] = said.splitlines()
         (folder / "gpu_paper.json").write_text(json.dumps(found, indent=1))
         shutil.rmtree(run / "checkpoints", ignore_errors=True)  # 20 GiB a run
@@ -65,11 +65,11 @@ def _sps(*arguments: str) -> subprocess.CompletedProcess[str]:
 RL = (
     "step", "reward", "useful", "groups", "length", "engine_gap", "engine_gap_rms", "clipped",
     "ratio", "kl_ref", "entropy", "grad_norm", "peak_gib", "seconds/generate", "seconds/verify",
-    "seconds/update", "verdict/truncated", "verdict/unparsed", "out_of_memory",
+    "seconds/update", "verdict/truncated", "verdict/unparsed", "out_of_memory", "rows_at_once",
 )  # fmt: skip
 
 
-def _read(run: Path) -> dict[str, Any]:
+def read(run: Path) -> dict[str, Any]:
     """What the record holds of the things that the results page tells."""
     records = read_records(run / "metrics.jsonl") if (run / "metrics.jsonl").exists() else []
 

@@ -106,6 +106,9 @@ class Watched:
         self.engine.load_weights(model)
         self.given = model, size_of(model)
 
+    def shrink(self):
+        self.engine.shrink()
+
     def close(self):
         self.engine.close()
 

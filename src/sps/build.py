@@ -235,7 +235,7 @@ def _make_run(
             settings.weight_decay,
             settings.bits,
         ),
-        budget=Budget(recipe.rl.micro_tokens, getattr(engine, "shrink", lambda: None)),
+        budget=Budget(recipe.rl.micro_tokens, engine.shrink),
         folder=folder,
         track=track,
         train=splits["train"],

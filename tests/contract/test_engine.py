@@ -401,10 +401,11 @@ def test_another_model_may_take_its_place(make_engine):
     check_logprobs(other, requests, collect(engine, requests, Sampling(3, 30, seed=2)))
 
 
-def test_engine_works_again_after_close(model, make_any):
+@pytest.mark.parametrize("made_way", ["shrink", "close"])
+def test_engine_works_again_after_it_gave_memory_back(model, make_any, made_way):
     engine, requests, sampling = make_any(model), requests_of([5], n=3), Sampling(3, 30, seed=2)
     before = collect(engine, requests, sampling)
-    engine.close()
+    getattr(engine, made_way)()
     same(before, collect(engine, requests, sampling))
 
 

@@ -42,7 +42,7 @@ def test_optimizers_that_sleep_on_the_host_change_no_bit_and_resume(tmp_path, mo
 
 def test_an_engine_gives_way_to_an_update_that_is_out_of_memory(tmp_path, monkeypatch):
     shrunk = []
-    monkeypatch.setattr(NativeEngine, "shrink", lambda self: shrunk.append(self), raising=False)
+    monkeypatch.setattr(NativeEngine, "shrink", lambda self: shrunk.append(self))
     this = open_run(recipe_of(), tmp_path)
     assert not shrunk
     this.budget.make_way()

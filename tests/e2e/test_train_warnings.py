@@ -60,7 +60,6 @@ def test_memory_that_runs_out_is_on_record_and_changes_nothing(tmp_path, monkeyp
 
     monkeypatch.setattr(NativeEngine, "draw", draw, raising=False)
     monkeypatch.setattr(NativeEngine, "generate", draw_all)
-    monkeypatch.setattr(NativeEngine, "shrink", lambda self: None, raising=False)
     monkeypatch.setattr(irl, "forward_kl", forward_kl)
     run(recipe_of(irl__lr=None), tmp_path / "tight")
     assert not failures

@@ -27,6 +27,10 @@ class RolloutEngine(Protocol):
         """Sample from these weights from now on."""
         ...
 
+    def shrink(self) -> None:
+        """Training ran out of memory: hold less from now on, if anything can be given back."""
+        ...
+
     def close(self) -> None:
         """Give back processes and memory."""
         ...

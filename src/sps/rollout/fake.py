@@ -47,6 +47,9 @@ class FakeEngine:
     def load_weights(self, model: Any) -> None:
         """There are none."""
 
+    def shrink(self) -> None:
+        """Nothing is held."""
+
     def close(self) -> None:
         """Nothing is held."""
 

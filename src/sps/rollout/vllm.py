@@ -69,6 +69,9 @@ class VllmEngine:
         """
         self.model, self._stale = model, True
 
+    def shrink(self) -> None:
+        """Nothing: vLLM holds the share of memory that `rollout.vllm.memory` says."""
+
     def close(self) -> None:
         """Give back vLLM's memory, or leave the server; the next generation starts it again."""
         vllm, self._vllm, self._stale = self._vllm, None, True

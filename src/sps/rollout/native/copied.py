@@ -38,7 +38,7 @@ class CopiedEngine:
 
     def shrink(self) -> None:
         """Memory ran out in training: the engine's cache makes way."""
-        getattr(self.engine, "shrink", self.engine.close)()
+        self.engine.shrink()
 
     def close(self) -> None:
         """Give back what the engine holds."""

@@ -73,6 +73,10 @@ class NativeEngine:
         if self._fused:
             self._fused.refresh()
 
+    def shrink(self) -> None:
+        """Give back the cache, which is made again as it is needed."""
+        self.close()
+
     def close(self) -> None:
         """Give back the memory of the cache."""
         self.arena = attention.Arena()
