@@ -7,6 +7,8 @@ Runs side by side, the first seed of every method before the second of any. A ru
 results file is not run again, and one that the time limit cut short is there with the steps that
 it was validated at, and is run again next time. A line holds, for each validated step, how many of
 the samples of each held-out problem were right: all that a frontier needs (algo/frontier.py).
+A method may be given with settings of its own, `grpo_kl:rl.algorithm.beta=0.15`; `--trials` runs
+those of TRIALS, as many for each method, and `--best` says which had the largest area.
 `python -m bench.beds BED --show` prints Pass@k by step, `--frontier METHOD` every method's frontier
 against that of one, `--markdown A,B` the table of docs/results.md, against the frontiers of A and B
 (`python -m bench.tables` writes it there).
@@ -31,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from sps.algo.frontier import Gap, frontier
+from sps.algo.frontier import Gap, areas, frontier
 from sps.algo.passk import mean_interval, pass_at_k
 
 ROOT = Path(__file__).parents[1]
@@ -76,6 +78,35 @@ METHODS: dict[str, list[str]] = {
     "mode_replay_max": ["rl.algorithm.type=maxrl", *REPLAY],
 }
 
+# What is tried of each method, one setting below its own and one above: of what is its own, or of
+# the learning rate, in shares of the bed's.
+RATES = {"rl.lr": [0.5, 1.0, 2.0]}
+TRIALS: dict[str, dict[str, list[float]]] = {
+    "grpo": RATES,
+    "grpo_kl": {"rl.algorithm.beta": [0.02, 0.05, 0.15]},
+    "sps": {"irl.reach": [0.2, 0.35, 0.5]},
+    "memory": {"irl.memory.weight": [0.3, 1.0, 3.0]},
+    "memory_sps": {"irl.memory.weight": [0.3, 1.0, 3.0]},
+    "memory_no_rl": RATES,
+    "dapo": RATES,
+    "gspo": RATES,
+    "maxrl": RATES,
+    "differential_smoothing": {"rl.algorithm.gamma": [0.003, 0.01, 0.03]},
+    "ucpo": {"rl.algorithm.mix": [0.2, 0.5, 1.0]},
+    "bbg": {"rl.algorithm.k": [8, 16, 64]},
+    "rs_grpo": {"rl.algorithm.risk": [1.0, 2.0, 6.0]},
+    "unlikeliness": {"rl.algorithm.penalty": [0.1, 0.25, 0.6]},
+    "kl_cov": {"rl.algorithm.share": [0.0002, 0.002, 0.02]},
+    "clip_cov": {"rl.algorithm.share": [0.0002, 0.002, 0.02]},
+    "cispo": RATES,
+    "raft": RATES,
+    "pass_at_k": {"rl.algorithm.k": [2, 4, 6]},
+    "dph_forward": {"irl.memory.weight": [0.05, 0.2, 0.6]},
+    "dph_js": {"irl.memory.weight": [0.05, 0.2, 0.6]},
+    "mode_replay_dr": {"irl.memory.weight": [0.109375, 0.33, 1.0]},
+    "mode_replay_max": {"irl.memory.weight": [0.109375, 0.33, 1.0]},
+}
+
 # recipe, and what the bed sets: rates, lengths, validation.
 BEDS: dict[str, tuple[str, float, list[str]]] = {
     "embedded": (
@@ -106,19 +137,38 @@ BEDS: dict[str, tuple[str, float, list[str]]] = {
 def command(bed: str, method: str, seed: int, folder: Path, more: list[str]) -> list[str]:
     """The run as its users would type it."""
     recipe, lr, own = BEDS[bed]
-    sets = [f"seed={seed}", f"name={method}", f"rl.lr={lr}", *own, "evaluation.final=false"]
-    sets += ["checkpoint.every=0", *METHODS[method], *more]
+    name, *settings = method.split(":")
+    sets = [f"seed={seed}", f"name={name}", f"rl.lr={lr}", *own, "evaluation.final=false"]
+    sets += ["checkpoint.every=0", *METHODS[name], *settings, *more]
     sets = [item.replace("HALF", str(lr / 2)) for item in sets]
     given = [part for item in sets for part in ("--set", item)]
     return [sys.executable, "-m", "sps", "train", str(ROOT / recipe), "--out", str(folder), *given]
 
 
+def trials_of(bed: str) -> list[str]:
+    """Every method with every setting that is tried of it."""
+    lr = BEDS[bed][1]
+    return [
+        f"{method}:{key}={value * (lr if key == 'rl.lr' else 1):g}"
+        for method, tried in TRIALS.items()
+        for key, values in tried.items()
+        for value in values
+    ]
+
+
 def one(
-    bed: str, method: str, seed: int, more: list[str], deadline: float, runs: Path | None
+    bed: str,
+    method: str,
+    seed: int,
+    more: list[str],
+    skip: int,
+    deadline: float,
+    runs: Path | None,
 ) -> dict[str, Any]:
     """Run it, and read what was validated; the folder is kept in `runs`, if that is given."""
     with tempfile.TemporaryDirectory() as place:
-        folder, began = (runs or Path(place)) / f"{bed}_{method}_{seed}", time.time()
+        name = f"{bed}_{method.replace(':', '_')}_{seed}"
+        folder, began = (runs or Path(place)) / name, time.time()
         shutil.rmtree(folder, ignore_errors=True)  # of a run that was cut short
         typed = command(bed, method, seed, folder, more)
         with (Path(place) / "log").open("w") as log:
@@ -134,12 +184,12 @@ def one(
         line = {"bed": bed, "method": method, "seed": seed, "ended": code == 0}
         line["how"] = "ended" if code == 0 else "cut short" if code is None else "failed"
         line |= {"seconds": round(time.time() - began, 1), "set": more}
-        if any(item.startswith("irl.memory.") for item in METHODS[method]):
+        if any(item.startswith("irl.memory.") for item in METHODS[method.split(":")[0]]):
             line["memory_share"] = _memory_share(folder)
         if steps:
             line["n"] = next(iter(steps.values()))["n"]
         line["right"] = {
-            step: [int(count) for _, count in sorted(told["per_question"].items())]
+            step: [int(count) for _, count in sorted([*told["per_question"].items()][skip:])]
             for step, told in sorted(steps.items())
         }
         return line
@@ -181,7 +231,7 @@ def shown(results: Path, bed: str) -> list[str]:
     steps = sorted({step for own in means.values() for step in own})
     rows = [["Pass@" + " / ".join(map(str, ks)), *(f"step {step}" for step in steps)]]
     rows.append(["---"] * len(rows[0]))
-    for method in sorted(means, key=list(METHODS).index):
+    for method in sorted(means, key=lambda name: list(METHODS).index(name.split(":")[0])):
         own = means[method]
         rows.append([f"`{method}`", *(_means(own.get(step, [])) for step in steps)])
     return [f"| {' | '.join(row)} |" for row in rows]
@@ -262,6 +312,29 @@ def markdown(results: Path, bed: str, references: list[str]) -> list[str]:
     return [said, "", *(f"| {' | '.join(line)} |" for line in lines)]
 
 
+def best(results: Path, bed: str) -> list[str]:
+    """The area of every trial as a table, one row a method, the largest in bold."""
+    paths = paths_of(results, bed)
+    trials: dict[str, dict[str, np.ndarray]] = {}
+    for name, right in paths.right.items():
+        trials.setdefault(name.split(":")[0], {})[name] = right
+    (low, high), found = areas(paths.base, trials, paths.n)
+    said = (
+        f"{paths.seeds} seeds, {len(paths.base)} problems x {paths.n} samples; mean Pass@{paths.n} "
+        f"over Pass@1 from {100 * low:.1f} to {100 * high:.1f}."
+    )
+    rows = [["method", "key", *["value, area"] * 3], ["---"] * 5]
+    for method in sorted(found, key=list(TRIALS).index):
+        own = {name: area[0] for name, area in found[method].items()}
+        cells = []
+        for name in sorted(own, key=lambda name: float(name.rpartition("=")[2])):
+            cell = f"{name.rpartition('=')[2]}, {100 * own[name]:.1f}"
+            cells.append(f"**{cell}**" if own[name] == max(own.values()) else cell)
+        key = next(iter(own)).split(":")[1].partition("=")[0]
+        rows.append([f"`{method}`", f"`{key}`", *cells])
+    return [said, "", *(f"| {' | '.join(row)} |" for row in rows)]
+
+
 def gap_cell(gap: Gap) -> str:
     """A difference in points, its interval, the verdict."""
     return "{:+.1f} [{:+.1f}, {:+.1f}] {}".format(*(100 * v for v in gap.mean), gap.verdict)
@@ -302,13 +375,18 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--minutes", type=float, default=24 * 60)
     parser.add_argument("--set", dest="more", action="append", default=[])
+    parser.add_argument("--skip", type=int, default=0, help="leave out the first so many problems")
     parser.add_argument("--results", type=Path)
     parser.add_argument("--runs", type=Path, help="keep the run folders in this one")
+    parser.add_argument("--trials", action="store_true", help="the settings of TRIALS")
+    parser.add_argument("--best", action="store_true", help="print which setting had most area")
     parser.add_argument("--show", action="store_true")
     parser.add_argument("--frontier", metavar="METHOD", help="print the verdict against a method")
     parser.add_argument("--markdown", metavar="A,B", help="print a table against these methods")
     told = parser.parse_args()
     results = told.results or ROOT / "bench" / "results" / f"bed_{told.bed}.jsonl"
+    if told.best:
+        return print("\n".join(best(results, told.bed)))
     if told.frontier:
         return verdict(results, told.bed, told.frontier)
     if told.markdown:
@@ -316,7 +394,8 @@ def main() -> None:
     if told.show:
         return print("\n".join(shown(results, told.bed)))
     first, _, last = told.seeds.partition("-")
-    seeds, methods = range(int(first), int(last or first) + 1), told.methods.split(",")
+    seeds = range(int(first), int(last or first) + 1)
+    methods = trials_of(told.bed) if told.trials else told.methods.split(",")
     done = {key for key, line in known(results).items() if line["ended"]}
     todo = [(m, s) for s, m in product(seeds, methods) if (told.bed, m, s) not in done]
     deadline, lock = time.time() + 60 * told.minutes, Lock()
@@ -324,7 +403,7 @@ def main() -> None:
     def work(job: tuple[str, int]) -> None:
         if time.time() > deadline - 20:
             return
-        line = one(told.bed, *job, told.more, deadline, told.runs)
+        line = one(told.bed, *job, told.more, told.skip, deadline, told.runs)
         with lock, results.open("a") as file:
             file.write(json.dumps(line) + "\n")
         print(*job, line["how"], line["seconds"], flush=True)
