@@ -18,7 +18,7 @@ from torch import Tensor
 from bench.gpu_profile import kernels_of, place
 from bench.gpu_rollout import bandwidth, build
 from sps.policy.logprobs import Scorer, micro_batches, token_logprobs
-from sps.rollout.cuda import attention, early, engine, room
+from sps.rollout.cuda import attention, engine, room
 from sps.rollout.cuda import mlp_kernels as products
 from sps.rollout.cuda.rows import Rows
 from sps.rollout.cuda.state import PAGE, State
@@ -141,7 +141,7 @@ def check_products() -> Iterator[Found]:
         weight = torch.randn(768, 1536, device=DEVICE).bfloat16() / 40
         tiles = products.Tiles(64, 128, parts, 4, 4)
         want = x.double() @ weight.double().t()
-        got = products.tiled(x, weight, None, tiles).double()
+        got = products.tiled(x, weight, tiles).double()
         got = got if parts == 1 else got.sum(0)
         error = float((got - want).norm() / want.norm())
         yield {"what": f"{rows} rows, {tiles}", "error": error, "ok": error < 1e-2}
@@ -168,10 +168,9 @@ def check_engine() -> Iterator[Found]:
     texts = [tuple(rng.integers(3, 2000, n).tolist()) for n in (7, 130, 300, 128)]
     requests = [Request(i, t, tuple(range(6))) for i, t in enumerate(texts)]
     usual, engine.Rows = room._SHARE, Counted
-    for what, pages in (("all pages", None), ("few pages", 60), ("tiles", 60), ("early", 60)):
+    for what, pages in (("all pages", None), ("few pages", 60), ("tiles", 60)):
         ours = engine.CudaEngine(model, [2, 17, 40, 41], 0, max_rows=64)
-        products.tiles_for = small_tiles if what in ("tiles", "early") else products.no_tiles
-        early.on = what == "early"
+        products.tiles_for = small_tiles if what == "tiles" else products.no_tiles
         if pages:
             each = 2 * 3 * 2 * 128 * PAGE * 2
             room._SHARE = (pages + 0.5) * each / room.free_bytes(torch.device(DEVICE))
@@ -188,14 +187,14 @@ def check_engine() -> Iterator[Found]:
         yield found
         ours.close()
     room._SHARE, engine.Rows = usual, Rows
-    products.tiles_for, early.on = products.no_tiles, False
+    products.tiles_for = products.few_rows
 
 
-def small_tiles(count: int, size: int, depth: int) -> products.Tiles | None:
+def small_tiles(count: int, size: int, depth: int, kind: str) -> products.Tiles | None:
     """For SMALL: our own products, those that a norm adds up in two parts."""
-    if size % 128 or depth % 256:
+    if size % 128 or depth % 256 or kind == "bias":
         return None
-    return products.Tiles(64, 128, 2 if size == SMALL["hidden_size"] else 1, 4, 4)
+    return products.Tiles(64, 128, 2 if kind == "parts" else 1, 4, 4)
 
 
 def distances(model: Any, texts: list, done: list) -> Found:
@@ -301,32 +300,12 @@ def sweep_products(config: Any, rows: int, until: float) -> Iterator[Found]:
                         products.tiles_for = lambda *_, how=how: how
                         us = spent(lambda w, x=x: products.silu_product(x, w))
                     else:
-                        us = spent(lambda w, x=x, how=how: products.tiled(x, w, None, how))
+                        us = spent(lambda w, x=x, how=how: products.tiled(x, w, how))
                     yield found | {"us": us, "share": floor / us}
                 except Exception as error:  # too much shared memory, and the like
                     yield found | {"failed": f"{type(error).__name__}: {error}"[:200]}
-                products.tiles_for = products.no_tiles
+                products.tiles_for = products.few_rows
         del weights
-
-
-def best_tiles(found: list[Found], config: Any) -> Callable[[int, int, int], products.Tiles | None]:
-    """The fastest for each product at the number of rows tried that is nearest; None is cuBLAS."""
-    best: dict[tuple[str, int], Found] = {}
-    for one in found:
-        name, count = one["what"].split()[:2]
-        key = (name, int(count))
-        if "us" in one and (key not in best or one["us"] < best[key]["us"]):
-            best[key] = one
-    names = {shape: name for name, shape in shapes_of(config).items()}
-
-    def table(rows: int, size: int, depth: int) -> products.Tiles | None:
-        tried = [key for key in best if key[0] == names.get((size, depth))]
-        if not tried:
-            return None
-        how = best[min(tried, key=lambda key: abs(key[1] - rows))]["tiles"]
-        return products.Tiles(*how) if how else None
-
-    return table
 
 
 def time_step(ours: engine.CudaEngine, rows: int, own: int, shown: int = 0) -> Found:

@@ -6,11 +6,10 @@ python -m bench.gpu_long 7b:16x8 7b:24x32:256 --sides ours,whole,vllm --turns 3
 
 7b:24x32:256 is 24 prompts, 32 samples each, 256 rows at once. Lengths are drawn once (geometric,
 mean 900, at most 3072) and forced on all sides, log-probabilities on, prompts of 200 tokens, random
-weights in bf16. Sides: `ours`; `products`, with the tiles that products:SHAPE found fastest;
-`early`, the same with kernels that start before the one in front of them has ended; `whole`, one
-program a row and key/value head and powers of two of rows, as it once was; `vllm` where it is
-installed. Every figure is written at once to OUT/gpu_long_NAME.json, and rollouts and steps that
-are there already are not measured again. --seconds limits each part, 7b:16x8@60 this one.
+weights in bf16. Sides: `ours`; `cublas`, with cuBLAS for every product; `whole`, one program a row
+and key/value head and powers of two of rows, as it once was; `vllm` where it is installed.
+Every figure is written at once to OUT/gpu_long_NAME.json, and rollouts and steps that are there
+already are not measured again. --seconds limits each part, 7b:16x8@60 this one.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from bench import gpu_decode as decode
 from bench.gpu_rollout import QWEN15
 from bench.sides import RESULTS, machine, wait
-from sps.rollout.cuda import attention, early, engine
+from sps.rollout.cuda import attention, engine
 from sps.rollout.cuda import mlp_kernels as products
 from sps.rollout.cuda.rows import Rows, Wanted
 from sps.types import Request, Sampling
@@ -114,26 +113,25 @@ def powers_of_two(count: int, most: int) -> int:
     return min(most, max(8, 1 << (count - 1).bit_length()))
 
 
-WAYS = ("ours", "products", "early", "whole")  # sides of ours
+WAYS = ("ours", "cublas", "whole")  # sides of ours
 
 
 @contextmanager
-def way(name: str, tiles: Callable) -> Iterator[None]:
+def way(name: str) -> Iterator[None]:
     """The engine as this side has it."""
     usual = attention.plan_for, engine.bucket
     if name == "whole":
         attention.plan_for = lambda *_: attention.Plan(1, 64, 2, 2, 4)
         engine.bucket = powers_of_two
-    products.tiles_for = tiles if name in ("products", "early") else products.no_tiles
-    early.on = name == "early"
+    products.tiles_for = products.few_rows if name == "ours" else products.no_tiles
     try:
         yield
     finally:
         attention.plan_for, engine.bucket = usual
-        products.tiles_for, early.on = products.no_tiles, False
+        products.tiles_for = products.few_rows
 
 
-def native_side(model: Any, name: str, work: tuple[int, int, int], tiles: Any) -> Callable:
+def native_side(model: Any, name: str, work: tuple[int, int, int]) -> Callable:
     """Tokens drawn of these lengths, by the engine."""
     groups, n, at_once = work
     ours = engine.CudaEngine(model, [-1], 0, max_rows=at_once)
@@ -141,7 +139,7 @@ def native_side(model: Any, name: str, work: tuple[int, int, int], tiles: Any) -
 
     def run(length_PG: np.ndarray, seed: int) -> int:
         engine.Rows = forced(length_PG)
-        with way(name, tiles):
+        with way(name):
             done = ours.generate(requests, Sampling(n, MOST, seed=seed))
             return sum(len(c.ids) for c in done)
 
@@ -196,8 +194,7 @@ def rollouts(asked: str, options: argparse.Namespace, results: Results, until: f
     if "vllm" in options.sides:
         llm = make_vllm(shape, work[2], options.vllm_share)
     model = build(shape)
-    tiles = known_tiles(shape, options.out)
-    sides = {name: native_side(model, name, work, tiles) for name in options.sides if name in WAYS}
+    sides = {name: native_side(model, name, work) for name in options.sides if name in WAYS}
     if llm is not None:
         sides["vllm"] = vllm_side(llm, work)
     short_PG = np.maximum(1, length_PG // 24)
@@ -221,12 +218,6 @@ def rollouts(asked: str, options: argparse.Namespace, results: Results, until: f
         turns = [r["seconds"] for r in results.rows if r.get("side") == name and r["turn"]]
         if turns:
             print(f"{asked} {name}: median {statistics.median(turns):.2f} s of {len(turns)}")
-
-
-def known_tiles(shape: str, folder: Path) -> Callable:
-    """From an earlier products:SHAPE."""
-    found = Results(folder, f"products:{shape}").rows
-    return decode.best_tiles(found, config_of(shape)) if found else products.no_tiles
 
 
 def parts(asked: str, options: argparse.Namespace, results: Results, until: float) -> None:
@@ -259,14 +250,13 @@ def parts(asked: str, options: argparse.Namespace, results: Results, until: floa
 
 def steps_of(shape: str, options: argparse.Namespace, results: Results, until: float) -> None:
     """One step, as the engine is and as it was."""
-    tiles = known_tiles(shape, options.out)
     ours = engine.CudaEngine(build(shape), [-1], 0, max_rows=256)
     for count, own in ((8, 2800), (64, 1000), (32, 1800), (128, 500), (16, 2400)):
         for name in WAYS:
             what = f"{name} {count} x {own}"
             if results.has(what) or time.monotonic() > until:
                 continue
-            with way(name, tiles):
+            with way(name):
                 shown = 14 if count in (8, 64) else 0
                 results.add({"what": what, **decode.time_step(ours, count, own, shown)})
 

@@ -87,6 +87,21 @@ def test_logprobs_are_the_trainers(family, rows):
     assert_as_close_as_training(model, texts, done)
 
 
+def test_few_rows_of_a_large_model_go_through_our_own_products(monkeypatch):
+    from sps.rollout.cuda import mlp_kernels
+
+    wide = {"hidden_size": 1152, "intermediate_size": 1792, "vocab_size": 1024}
+    monkeypatch.setitem(globals(), "SHAPE", SHAPE | wide)
+    model, texts, used = make("qwen2"), prompts([5, 70, 33]), []
+    run = mlp_kernels._run
+    monkeypatch.setattr(mlp_kernels, "_run", lambda *a, **k: used.append(k["silu"]) or run(*a, **k))
+    engine = CudaEngine(model, [2, 17, 18, 19], 0, max_rows=64)
+    requests = [Request(i, t, tuple(range(8))) for i, t in enumerate(texts)]
+    done = list(engine.generate(requests, Sampling(8, 60, seed=3)))
+    assert {*used} == {True, False}
+    assert_as_close_as_training(model, texts, done)
+
+
 def test_same_seed_draws_the_same_in_any_batch_and_after_a_refill():
     model, texts = make("llama"), prompts([20, 40, 30, 10])
     requests = [Request(i, t, tuple(range(4))) for i, t in enumerate(texts)]

@@ -15,17 +15,17 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn.functional import linear
 
-from sps.rollout.cuda import early
-
 _TILE = 64  # side of a product's tile
+_FEW = 32  # rows
+_SMALL = 1024  # length of a sum up to which a model is small
+_PROCESSORS = 132  # of an H200
 
 
 @triton.jit
 def _add_norm(
     x, residual, weight, out, eps, size, rows,
-    PARTS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
+    PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    early.begin(EARLY)
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)
     real = at < size
@@ -56,7 +56,7 @@ def add_norm(
     parts = 0 if x is None else x.numel() // residual_BD.numel()
     _add_norm[(rows,)](
         residual_BD if x is None else x, residual_BD, weight_D, out_BD, eps, size, rows,
-        PARTS=parts, BLOCK=block, num_warps=4 if block <= 1024 else 8, **early.options(),
+        PARTS=parts, BLOCK=block, num_warps=4 if block <= 1024 else 8,
     )  # fmt: skip
     return out_BD
 
@@ -72,19 +72,34 @@ class Tiles:
     stages: int
 
 
-def no_tiles(rows: int, size: int, depth: int) -> Tiles | None:
+def no_tiles(rows: int, size: int, depth: int, kind: str) -> Tiles | None:
     """cuBLAS for every product."""
     return None
 
 
-tiles_for: Callable[[int, int, int], Tiles | None] = no_tiles
+def few_rows(rows: int, size: int, depth: int, kind: str) -> Tiles | None:
+    """Our own kernel where it was faster than cuBLAS on an H200: few rows of a large model.
+
+    Kinds: `whole`; `parts`, which may be added up later; `silu`; `bias`.
+    """
+    if rows > _FEW or depth <= _SMALL or size % 128 or depth % 128 or kind == "bias":
+        return None
+    if kind == "parts":
+        split = next((n for n in (4, 7, 2) if depth % (128 * n) == 0), 0)
+        return Tiles(64, 128, split, 4, 4) if split else None
+    # A little more than one program for each multiprocessor would take twice the time of one.
+    if _PROCESSORS < size // 64 < 1.5 * _PROCESSORS:
+        return Tiles(128, 64, 1, 4, 5)
+    return Tiles(64, 128, 1, 4, 4)
+
+
+tiles_for: Callable[[int, int, int, str], Tiles | None] = few_rows
 
 
 @triton.jit
 def _product(
-    x, weight, bias, out, rows, K, N, each,
-    BIAS: tl.constexpr, SILU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    EARLY: tl.constexpr,
+    x, weight, out, rows, K, N, each,
+    SILU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """A tile of x @ weight.T, or of silu(x @ gate.T) * (x @ up.T); weights are the left operand,
 
@@ -96,11 +111,6 @@ def _product(
     there = (at_M < rows)[None, :]
     xs = x + at_M[None, :] * K + at_K[:, None]
     ws = weight + at_N.to(tl.int64)[:, None] * K + at_K[None, :]
-    if EARLY:
-        early.fetch(weight + at_N.to(tl.int64)[:, None] * K + part * each, each)
-        if SILU:
-            early.fetch(weight + (N + at_N).to(tl.int64)[:, None] * K + part * each, each)
-    early.begin(EARLY)
     acc = tl.zeros([BN, BM], tl.float32)
     up = tl.zeros([BN, BM], tl.float32)
     for k in range(0, each, BK):
@@ -108,8 +118,6 @@ def _product(
         acc = tl.dot(tl.load(ws + k), some, acc)
         if SILU:
             up = tl.dot(tl.load(ws + N.to(tl.int64) * K + k), some, up)
-    if BIAS:
-        acc += tl.load(bias + at_N).to(tl.float32)[:, None]
     kind = out.dtype.element_ty
     result = acc.to(kind)
     if SILU:
@@ -124,39 +132,28 @@ def product(
 ) -> Tensor:
     """x @ weight.T + bias, [B, F]; with `parts` maybe [K, B, F] in float32, to be added up."""
     (rows, depth), size = x_BD.shape, len(weight_FD)
-    tiles = tiles_for(rows, size, depth)
-    if tiles is None or (tiles.parts > 1 and not parts):
-        return linear(x_BD, weight_FD, bias_F)
-    return tiled(x_BD, weight_FD, bias_F, tiles)
+    kind = "parts" if parts else "whole" if bias_F is None else "bias"
+    tiles = tiles_for(rows, size, depth, kind)
+    return linear(x_BD, weight_FD, bias_F) if tiles is None else tiled(x_BD, weight_FD, tiles)
 
 
-def tiled(x_BD: Tensor, weight_FD: Tensor, bias_F: Tensor | None, how: Tiles) -> Tensor:
+def tiled(x_BD: Tensor, weight_FD: Tensor, how: Tiles) -> Tensor:
     """`product` by our own kernel; sizes must be multiples of the tiles."""
-    assert bias_F is None or how.parts == 1  # every part would add it
     rows, size = len(x_BD), len(weight_FD)
     shape = (rows, size) if how.parts == 1 else (how.parts, rows, size)
     out = x_BD.new_empty(shape, dtype=x_BD.dtype if how.parts == 1 else torch.float32)
-    _run(x_BD, weight_FD, bias_F, out, size, how, silu=False)
+    _run(x_BD, weight_FD, out, size, how, silu=False)
     return out
 
 
-def _run(
-    x_BD: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    out: Tensor,
-    size: int,
-    how: Tiles,
-    silu: bool,
-) -> None:
+def _run(x_BD: Tensor, weight: Tensor, out: Tensor, size: int, how: Tiles, silu: bool) -> None:
     rows, depth = x_BD.shape
     most = max(16, min(128, triton.next_power_of_2(rows)))
     assert size % how.wide == 0
     assert depth % (how.parts * how.deep) == 0
     _product[(size // how.wide, how.parts, triton.cdiv(rows, most))](
-        x_BD, weight, x_BD if bias is None else bias, out, rows, depth, size, depth // how.parts,
-        BIAS=bias is not None, SILU=silu, BM=most, BN=how.wide, BK=how.deep,
-        num_warps=how.warps, num_stages=how.stages, **early.options(),
+        x_BD, weight, out, rows, depth, size, depth // how.parts,
+        SILU=silu, BM=most, BN=how.wide, BK=how.deep, num_warps=how.warps, num_stages=how.stages,
     )  # fmt: skip
 
 
@@ -194,9 +191,9 @@ def silu_product(x_BD: Tensor, gate_up_FD: Tensor) -> Tensor:
     """silu(gate) * up of joined projections; one kernel for a small model, else two."""
     (rows, depth), size = x_BD.shape, len(gate_up_FD) // 2
     out_BF = x_BD.new_empty(rows, size)
-    tiles = tiles_for(rows, 2 * size, depth)
+    tiles = tiles_for(rows, size, depth, "silu")
     if tiles is not None:
-        _run(x_BD, gate_up_FD, None, out_BF, size, tiles, silu=True)
+        _run(x_BD, gate_up_FD, out_BF, size, tiles, silu=True)
         return out_BF
     if depth <= 1024 and depth % _TILE == 0 and size % _TILE == 0:
         narrow = _TILE if rows > 256 else _TILE // 2
