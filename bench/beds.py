@@ -8,7 +8,8 @@ results file is not run again, and one that the time limit cut short is there wi
 it was validated at, and is run again next time. A line holds, for each validated step, how many of
 the samples of each held-out problem were right: all that a frontier needs (algo/frontier.py).
 A method may be given with settings of its own, `grpo_kl:rl.algorithm.beta=0.15`; `--trials` runs
-those of TRIALS, as many for each method, and `--best` says which had the largest area.
+those of TRIALS, as many for each method, `--best` says which had the largest area on validation
+problems, and `--tuned FILE` runs those.
 `python -m bench.beds BED --show` prints Pass@k by step, `--frontier METHOD` every method's frontier
 against that of one, `--markdown A,B` the table of docs/results.md, against the frontiers of A and B
 (`python -m bench.tables` writes it there).
@@ -78,31 +79,31 @@ METHODS: dict[str, list[str]] = {
     "mode_replay_max": ["rl.algorithm.type=maxrl", *REPLAY],
 }
 
-# What is tried of each method, one setting below its own and one above: of what is its own, or of
+# What is tried of each method, its authors' or the bed's setting first: of what is its own, or of
 # the learning rate, in shares of the bed's.
-RATES = {"rl.lr": [0.5, 1.0, 2.0]}
+RATES = {"rl.lr": [1.0, 0.5, 2.0]}
 TRIALS: dict[str, dict[str, list[float]]] = {
     "grpo": RATES,
-    "grpo_kl": {"rl.algorithm.beta": [0.02, 0.05, 0.15]},
-    "sps": {"irl.reach": [0.2, 0.35, 0.5]},
-    "memory": {"irl.memory.weight": [0.3, 1.0, 3.0]},
-    "memory_sps": {"irl.memory.weight": [0.3, 1.0, 3.0]},
+    "grpo_kl": {"rl.algorithm.beta": [0.05, 0.02, 0.15]},
+    "sps": {"irl.reach": [0.35, 0.2, 0.5]},
+    "memory": {"irl.memory.weight": [1.0, 0.3, 3.0]},
+    "memory_sps": {"irl.memory.weight": [1.0, 0.3, 3.0]},
     "memory_no_rl": RATES,
     "dapo": RATES,
     "gspo": RATES,
     "maxrl": RATES,
-    "differential_smoothing": {"rl.algorithm.gamma": [0.003, 0.01, 0.03]},
+    "differential_smoothing": {"rl.algorithm.gamma": [0.01, 0.003, 0.03]},
     "ucpo": {"rl.algorithm.mix": [0.2, 0.5, 1.0]},
-    "bbg": {"rl.algorithm.k": [8, 16, 64]},
-    "rs_grpo": {"rl.algorithm.risk": [1.0, 2.0, 6.0]},
-    "unlikeliness": {"rl.algorithm.penalty": [0.1, 0.25, 0.6]},
+    "bbg": {"rl.algorithm.k": [16, 8, 64]},
+    "rs_grpo": {"rl.algorithm.risk": [2.0, 1.0, 6.0]},
+    "unlikeliness": {"rl.algorithm.penalty": [0.25, 0.1, 0.6]},
     "kl_cov": {"rl.algorithm.share": [0.0002, 0.002, 0.02]},
     "clip_cov": {"rl.algorithm.share": [0.0002, 0.002, 0.02]},
     "cispo": RATES,
     "raft": RATES,
-    "pass_at_k": {"rl.algorithm.k": [2, 4, 6]},
+    "pass_at_k": {"rl.algorithm.k": [4, 2, 6]},
     "dph_forward": {"irl.memory.weight": [0.05, 0.2, 0.6]},
-    "dph_js": {"irl.memory.weight": [0.05, 0.2, 0.6]},
+    "dph_js": {"irl.memory.weight": [0.2, 0.05, 0.6]},
     "mode_replay_dr": {"irl.memory.weight": [0.109375, 0.33, 1.0]},
     "mode_replay_max": {"irl.memory.weight": [0.109375, 0.33, 1.0]},
 }
@@ -145,15 +146,14 @@ def command(bed: str, method: str, seed: int, folder: Path, more: list[str]) -> 
     return [sys.executable, "-m", "sps", "train", str(ROOT / recipe), "--out", str(folder), *given]
 
 
-def trials_of(bed: str) -> list[str]:
-    """Every method with every setting that is tried of it."""
+def trials_of(bed: str) -> dict[str, list[str]]:
+    """Every method with every setting that is tried of it; the first is the method's own."""
     lr = BEDS[bed][1]
-    return [
-        f"{method}:{key}={value * (lr if key == 'rl.lr' else 1):g}"
+    return {
+        method: [f"{method}:{key}={v * (lr if key == 'rl.lr' else 1):g}" for v in values]
         for method, tried in TRIALS.items()
         for key, values in tried.items()
-        for value in values
-    ]
+    }
 
 
 def one(
@@ -312,23 +312,36 @@ def markdown(results: Path, bed: str, references: list[str]) -> list[str]:
     return [said, "", *(f"| {' | '.join(line)} |" for line in lines)]
 
 
-def best(results: Path, bed: str) -> list[str]:
-    """The area of every trial as a table, one row a method, the largest in bold."""
+def trial_areas(results: Path, bed: str) -> tuple[Paths, tuple[float, float], dict[str, Any]]:
+    """Of every trial of every method; the largest wins."""
     paths = paths_of(results, bed)
     trials: dict[str, dict[str, np.ndarray]] = {}
     for name, right in paths.right.items():
         trials.setdefault(name.split(":")[0], {})[name] = right
-    (low, high), found = areas(paths.base, trials, paths.n)
+    span, found = areas(paths.base, trials, paths.n)
+    return paths, span, {m: {name: a[0] for name, a in own.items()} for m, own in found.items()}
+
+
+def winners(results: Path, bed: str) -> list[str]:
+    """The best trial of each method; by its plain name where that is the method's own setting."""
+    tried, (_, _, found) = trials_of(bed), trial_areas(results, bed)
+    best = {method: max(own, key=lambda name: own[name]) for method, own in found.items()}
+    return [m if best[m] == tried[m][0] else best[m] for m in TRIALS if m in best]
+
+
+def trials_table(results: Path, bed: str) -> list[str]:
+    """The area of every trial, one row a method, the largest in bold."""
+    paths, (low, high), found = trial_areas(results, bed)
     said = (
-        f"{paths.seeds} seeds, {len(paths.base)} problems x {paths.n} samples; mean Pass@{paths.n} "
-        f"over Pass@1 from {100 * low:.1f} to {100 * high:.1f}."
+        f"{paths.seeds} seed, {len(paths.base)} problems x {paths.n} samples, "
+        f"{min(paths.steps.values())} steps; mean Pass@{paths.n} over Pass@1 from "
+        f"{100 * low:.1f} to {100 * high:.1f}."
     )
-    rows = [["method", "key", *["value, area"] * 3], ["---"] * 5]
+    rows = [["method", "key", *["value: area"] * 3], ["---"] * 5]
     for method in sorted(found, key=list(TRIALS).index):
-        own = {name: area[0] for name, area in found[method].items()}
-        cells = []
+        own, cells = found[method], []
         for name in sorted(own, key=lambda name: float(name.rpartition("=")[2])):
-            cell = f"{name.rpartition('=')[2]}, {100 * own[name]:.1f}"
+            cell = f"{name.rpartition('=')[2]}: {100 * own[name]:.1f}"
             cells.append(f"**{cell}**" if own[name] == max(own.values()) else cell)
         key = next(iter(own)).split(":")[1].partition("=")[0]
         rows.append([f"`{method}`", f"`{key}`", *cells])
@@ -380,13 +393,14 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, help="keep the run folders in this one")
     parser.add_argument("--trials", action="store_true", help="the settings of TRIALS")
     parser.add_argument("--best", action="store_true", help="print which setting had most area")
+    parser.add_argument("--tuned", type=Path, help="every method as it was best in this file")
     parser.add_argument("--show", action="store_true")
     parser.add_argument("--frontier", metavar="METHOD", help="print the verdict against a method")
     parser.add_argument("--markdown", metavar="A,B", help="print a table against these methods")
     told = parser.parse_args()
     results = told.results or ROOT / "bench" / "results" / f"bed_{told.bed}.jsonl"
     if told.best:
-        return print("\n".join(best(results, told.bed)))
+        return print("\n".join(trials_table(results, told.bed)))
     if told.frontier:
         return verdict(results, told.bed, told.frontier)
     if told.markdown:
@@ -395,7 +409,11 @@ def main() -> None:
         return print("\n".join(shown(results, told.bed)))
     first, _, last = told.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)
-    methods = trials_of(told.bed) if told.trials else told.methods.split(",")
+    methods = told.methods.split(",")
+    if told.tuned:
+        methods = winners(told.tuned, told.bed)
+    elif told.trials:
+        methods = [name for own in trials_of(told.bed).values() for name in own]
     done = {key for key, line in known(results).items() if line["ended"]}
     todo = [(m, s) for s, m in product(seeds, methods) if (told.bed, m, s) not in done]
     deadline, lock = time.time() + 60 * told.minutes, Lock()
