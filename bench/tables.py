@@ -7,7 +7,9 @@ Such a table stands between two comments. The first says what it is made of, the
 `<!-- end -->`:
 
 <!-- bench.beds BED --markdown A,B -->       what that command prints
+                                             (also with --first N)
 <!-- bench.beds BED --show -->               the same
+<!-- bench.beds BED --best --results FILE --> the same
 <!-- FILE.json: A 1, A 2, A | B | C -->      paths of methods in docs/results/FILE.json, in the
                                              order of training; the first path is the reference
 <!-- FILE.json means: A, B | C, D -->        the same rule on stored means, C and D against A and B:
@@ -27,12 +29,14 @@ from typing import Any
 import numpy as np
 from typer.testing import CliRunner
 
-from bench.beds import ROOT, gap_cell, markdown, shown
+from bench.bed_tables import gap_cell, markdown, shown, trials_table
+from bench.beds import ROOT
 from sps.algo.frontier import envelope, frontier
 from sps.cli import app
 
 _TABLE = re.compile(r"<!-- ([^>]+) -->\n.*?<!-- end -->", re.DOTALL)
-_BED = re.compile(r"bench\.beds (\w+) --markdown (\S+)")
+_BED = re.compile(r"bench\.beds (\w+) --markdown (\S+)(?: --first (\d+))?")
+_TRIALS = re.compile(r"bench\.beds (\w+) --best --results (\S+)")
 _SHOWN = re.compile(r"bench\.beds (\w+) --show")
 _STORED = re.compile(r"(\w+\.json): (.+)")
 _MEANS = re.compile(r"(\w+\.json) means: (.+) \| (.+)")
@@ -46,7 +50,9 @@ def filled(text: str, root: Path = ROOT) -> str:
     def table(found: re.Match[str]) -> str:
         if bed := _BED.fullmatch(found[1]):
             results = root / "bench" / "results" / f"bed_{bed[1]}.jsonl"
-            lines = markdown(results, bed[1], bed[2].split(","))
+            lines = markdown(results, bed[1], bed[2].split(","), int(bed[3]) if bed[3] else None)
+        elif bed := _TRIALS.fullmatch(found[1]):
+            lines = trials_table(root / bed[2], bed[1])
         elif bed := _SHOWN.fullmatch(found[1]):
             lines = shown(root / "bench" / "results" / f"bed_{bed[1]}.jsonl", bed[1])
         elif stored := _STORED.fullmatch(found[1]):

@@ -1,0 +1,186 @@
+"""What `bench.beds` measured, as tables: Pass@k by step, frontiers, trials."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.methods import METHODS, TRIALS, trials_of
+from sps.algo.frontier import Gap, areas, frontier
+from sps.algo.passk import mean_interval, pass_at_k
+
+
+def known(results: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
+    """The longest line of each run."""
+    lines = map(json.loads, results.read_text().splitlines()) if results.exists() else ()
+    found: dict[tuple[str, str, int], dict[str, Any]] = {}
+    for line in lines:
+        key = line["bed"], line["method"], line["seed"]
+        if key not in found or len(line["right"]) >= len(found[key]["right"]):
+            found[key] = line
+    return found
+
+
+def shown(results: Path, bed: str) -> list[str]:
+    """Pass@1 / Pass@32 / Pass@n of each method by step, means over seeds, as a table."""
+    means: dict[str, dict[int, list[list[float]]]] = {}
+    ks: list[int] = []
+    for (of, method, _), line in known(results).items():
+        for step, right in line["right"].items() if of == bed else ():
+            ks = sorted({1, min(32, line["n"]), line["n"]})
+            scores = [100 * float(pass_at_k(np.array(right), line["n"], k).mean()) for k in ks]
+            means.setdefault(method, {}).setdefault(int(step), []).append(scores)
+    steps = sorted({step for own in means.values() for step in own})
+    rows = [["Pass@" + " / ".join(map(str, ks)), *(f"step {step}" for step in steps)]]
+    rows.append(["---"] * len(rows[0]))
+    for method in sorted(means, key=lambda name: list(METHODS).index(name.split(":")[0])):
+        own = means[method]
+        rows.append([f"`{method}`", *(_means(own.get(step, [])) for step in steps)])
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def _means(scores: list[list[float]]) -> str:
+    """Of some seeds, and how many they are."""
+    if not scores:
+        return ""
+    return " / ".join(f"{v:.1f}" for v in np.mean(scores, axis=0)) + f" ({len(scores)})"
+
+
+@dataclass(frozen=True)
+class Paths:
+    """The ended runs of a bed's methods that have as many seeds as any."""
+
+    n: int  # samples a problem
+    base: np.ndarray  # right ones of each problem
+    right: dict[str, np.ndarray]  # of each method [steps, seeds, problems]
+    steps: dict[str, int]  # the last one
+    seconds: dict[str, float]  # of a run, mean over seeds
+    fewer: dict[str, int]  # methods with fewer seeds, which are left out
+
+    @property
+    def seeds(self) -> int:
+        """As many as each method has."""
+        return next(iter(self.right.values())).shape[1]
+
+
+def paths_of(results: Path, bed: str, first: int | None = None) -> Paths:
+    """What the frontier compares; with `first`, so many seeds from 0 on of the methods that have
+    them all."""
+    runs: dict[str, dict[int, dict[str, Any]]] = {}
+    for (of, method, seed), line in known(results).items():
+        if of == bed and line["ended"] and (first is None or seed < first):
+            runs.setdefault(method, {})[seed] = line
+    if not runs:
+        raise SystemExit(f"{results}: no run of {bed} has ended")
+    count = max(map(len, runs.values()))
+    fewer = {method: len(seeds) for method, seeds in runs.items() if len(seeds) < count}
+    whole = {method: seeds for method, seeds in runs.items() if method not in fewer}
+    first = next(line for seeds in whole.values() for line in seeds.values())
+    right, last = {}, {}
+    for method, seeds in whole.items():
+        steps = sorted((s for s in next(iter(seeds.values()))["right"] if s != "0"), key=int)
+        right[method] = np.array([[seeds[s]["right"][at] for s in sorted(seeds)] for at in steps])
+        last[method] = int(steps[-1])
+    seconds = {m: float(np.mean([r["seconds"] for r in own.values()])) for m, own in whole.items()}
+    return Paths(first["n"], np.array(first["right"]["0"]), right, last, seconds, fewer)
+
+
+def markdown(results: Path, bed: str, references: list[str], first: int | None = None) -> list[str]:
+    """One row a method: Pass@1 and Pass@n at the end, Pass@n at equal Pass@1 minus that of each
+    reference, seconds. The best against the last reference first."""
+    paths = paths_of(results, bed, first)
+    found = [frontier(paths.base, paths.right, paths.n, name) for name in references]
+    gaps = [{gap.name: gap for gap in one.gaps} for one in found]
+    order = {gap.name: gap.mean[0] for gap in found[-1].gaps}
+    reach = {standing.name: standing.reach for standing in found[-1].standings}
+    base = " / ".join(f"{100 * value:.1f}" for value in found[0].base)
+    steps = " or ".join(map(str, sorted(set(paths.steps.values()))))
+    said = (
+        f"{paths.seeds} seeds, {len(paths.base)} problems x {paths.n} samples, after {steps} "
+        f"steps; base: {base} (Pass@1 / Pass@{paths.n})."
+    )
+    if paths.fewer:
+        left = ", ".join(f"`{name}` ({count})" for name, count in sorted(paths.fewer.items()))
+        said += f" Left out, with fewer seeds: {left}."
+    minus = [f"at equal Pass@1, minus `{name}`" for name in references]
+    heads = ["method", "Pass@1", f"Pass@{paths.n}", "highest Pass@1", *minus, "s a run"]
+    rows = []
+    for name in sorted(paths.right, key=lambda name: -order.get(name, 0.0)):
+        at_end_SQ = paths.right[name][-1]
+        ends = [mean_interval(pass_at_k(at_end_SQ, paths.n, k)) for k in (1, paths.n)]
+        against = [gap_cell(own[name]) if name in own else "" for own in gaps]
+        rest = [f"{100 * reach[name]:.1f}", *against, f"{paths.seconds[name]:.0f}"]
+        rows.append([f"`{name}`", *map(_cell, ends), *rest])
+    lines = [heads, ["---", *["---:"] * 3, *["---"] * len(minus), "---:"], *rows]
+    return [said, "", *(f"| {' | '.join(line)} |" for line in lines)]
+
+
+def trial_areas(results: Path, bed: str) -> tuple[Paths, tuple[float, float], dict[str, Any]]:
+    """Of every trial of every method; the largest wins."""
+    paths = paths_of(results, bed)
+    trials: dict[str, dict[str, np.ndarray]] = {}
+    for name, right in paths.right.items():
+        trials.setdefault(name.split(":")[0], {})[name] = right
+    span, found = areas(paths.base, trials, paths.n)
+    return paths, span, {m: {name: a[0] for name, a in own.items()} for m, own in found.items()}
+
+
+def winners(results: Path, bed: str) -> list[str]:
+    """The best trial of each method; by its plain name where that is the method's own setting."""
+    tried, (_, _, found) = trials_of(bed), trial_areas(results, bed)
+    best = {method: max(own, key=lambda name: own[name]) for method, own in found.items()}
+    return [m if best[m] == tried[m][0] else best[m] for m in TRIALS if m in best]
+
+
+def trials_table(results: Path, bed: str) -> list[str]:
+    """The area of every trial, one row a method, the largest in bold."""
+    paths, (low, high), found = trial_areas(results, bed)
+    said = (
+        f"{paths.seeds} seed, {len(paths.base)} problems x {paths.n} samples, "
+        f"{min(paths.steps.values())} steps; mean Pass@{paths.n} over Pass@1 from "
+        f"{100 * low:.1f} to {100 * high:.1f}."
+    )
+    rows = [["method", "key", *["value: area"] * 3], ["---"] * 5]
+    for method in sorted(found, key=list(TRIALS).index):
+        own, cells = found[method], []
+        for name in sorted(own, key=lambda name: float(name.rpartition("=")[2])):
+            cell = f"{name.rpartition('=')[2]}: {100 * own[name]:.1f}"
+            cells.append(f"**{cell}**" if own[name] == max(own.values()) else cell)
+        key = next(iter(own)).split(":")[1].partition("=")[0]
+        rows.append([f"`{method}`", f"`{key}`", *cells])
+    return [said, "", *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def gap_cell(gap: Gap) -> str:
+    """A difference in points, its interval, the verdict."""
+    return "{:+.1f} [{:+.1f}, {:+.1f}] {}".format(*(100 * v for v in gap.mean), gap.verdict)
+
+
+def verdict(results: Path, bed: str, reference: str, first: int | None = None) -> None:
+    """The frontier of the methods that have all seeds, against one of them (algo/frontier.py)."""
+    paths = paths_of(results, bed, first)
+    found = frontier(paths.base, paths.right, paths.n, reference)
+    low, high = (100 * x for x in found.range)
+    print(
+        f"{paths.seeds} seeds, {len(paths.base)} problems; base {100 * found.base[0]:.1f} / "
+        f"{100 * found.base[1]:.1f}; area over Pass@1 from {low:.1f} to {high:.1f}"
+    )
+    for one in sorted(found.standings, key=lambda s: -s.area[0]):
+        x, y = one.points[-1]
+        print(
+            f"{one.name:18s} last {100 * x:4.1f} / {100 * y:4.1f}  area {_cell(one.area)}  "
+            f"Pass@1 gained without loss {_cell(one.free_gain)}"
+        )
+    for gap in sorted(found.gaps, key=lambda g: -g.mean[0]):
+        at = ", ".join(_cell(value) for value in gap.at)
+        print(
+            f"{gap.name:18s} minus {gap.minus}: {_cell(gap.mean)} {gap.verdict}; at quartiles {at}"
+        )
+
+
+def _cell(value: tuple[float, float, float]) -> str:
+    return "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * v for v in value))
