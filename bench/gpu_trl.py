@@ -296,7 +296,7 @@ def trl_alone(work: Work, vllm: bool, steps: int, record: Record) -> None:
 
 
 def lengths(name: str, options: argparse.Namespace) -> None:
-    """Both sides of `long`, or one: each in a process, so that neither holds memory of the other."""
+    """Both sides of `long`, each in a process: neither holds memory of the other. Or one, here."""
     out = options.out / f"gpu_rl_step_{name}_{options.engine}.json"
     if len(options.sides) > 1:
         for side in options.sides:
