@@ -3,6 +3,7 @@
 python -m bench.gpu_long check
 python -m bench.gpu_long attention:7b products:7b step:7b        parts of a decode step
 python -m bench.gpu_long 7b:16x8 7b:24x32:256 --sides ours,whole,vllm --turns 3
+python -m bench.gpu_long eval:1.5b:12x128:512 --turns 1           judged while they are drawn
 
 7b:24x32:256 is 24 prompts, 32 samples each, 256 rows at once. Lengths are drawn once (geometric,
 mean 900, at most 3072) and forced on all sides, log-probabilities on, prompts of 200 tokens, random
@@ -132,29 +133,29 @@ def way(name: str) -> Iterator[None]:
 
 
 def native_side(model: Any, name: str, work: tuple[int, int, int]) -> Callable:
-    """Tokens drawn of these lengths, by the engine."""
+    """Answers of these lengths, by the engine."""
     groups, n, at_once = work
     ours = engine.CudaEngine(model, [-1], 0, max_rows=at_once)
     requests = [Request(i, tuple(p), tuple(range(n))) for i, p in enumerate(prompts_of(groups))]
 
-    def run(length_PG: np.ndarray, seed: int) -> int:
+    def run(length_PG: np.ndarray, seed: int) -> Iterator[tuple[int, int, int]]:
         engine.Rows = forced(length_PG)
         with way(name):
-            done = ours.generate(requests, Sampling(n, MOST, seed=seed))
-            return sum(len(c.ids) for c in done)
+            for c in ours.generate(requests, Sampling(n, MOST, seed=seed)):
+                yield c.index, c.sample, len(c.ids)
 
     run.close = ours.close  # type: ignore[attr-defined]
     return run
 
 
 def vllm_side(llm: Any, work: tuple[int, int, int]) -> Callable:
-    """Tokens drawn of the same lengths, by vLLM; prompts are shared by its prefix cache."""
+    """Answers of the same lengths, by vLLM; prompts are shared by its prefix cache."""
     from vllm import SamplingParams
 
     groups, n, _ = work
     texts = prompts_of(groups)
 
-    def run(length_PG: np.ndarray, seed: int) -> int:
+    def run(length_PG: np.ndarray, seed: int) -> Iterator[tuple[int, int, int]]:
         inputs = [{"prompt_token_ids": texts[p]} for p in range(groups) for _ in range(n)]
         how = [
             SamplingParams(max_tokens=int(size), min_tokens=int(size), ignore_eos=True, logprobs=0,
@@ -162,7 +163,8 @@ def vllm_side(llm: Any, work: tuple[int, int, int]) -> Callable:
             for size in length_PG.flatten()
         ]  # fmt: skip
         done = llm.generate(inputs, how, use_tqdm=False)
-        return sum(len(c.token_ids) for d in done for c in d.outputs)
+        for at, answer in enumerate(done):  # one sample each, in order
+            yield at // n, at % n, len(answer.outputs[0].token_ids)
 
     return run
 
@@ -185,18 +187,25 @@ def make_vllm(shape: str, at_once: int, share: float) -> Any:
     )  # fmt: skip
 
 
-def rollouts(asked: str, options: argparse.Namespace, results: Results, until: float) -> None:
-    """All sides in turns; the first turn, of short rows, captures the graphs."""
+def work_of(asked: str) -> tuple[str, tuple[int, int, int]]:
+    """The shape, and prompts, samples of each and rows at once."""
     shape, size, *more = asked.split(":")
     groups, n = (int(x) for x in size.split("x"))
-    work = (groups, n, int(more[0]) if more else groups * n)
-    length_PG, llm = lengths_of(groups, n), None
-    if "vllm" in options.sides:
-        llm = make_vllm(shape, work[2], options.vllm_share)
+    return shape, (groups, n, int(more[0]) if more else groups * n)
+
+
+def sides_of(shape: str, work: tuple[int, int, int], options: Any) -> dict[str, Callable]:
+    """Those asked for."""
+    llm = make_vllm(shape, work[2], options.vllm_share) if "vllm" in options.sides else None
     model = build(shape)
     sides = {name: native_side(model, name, work) for name in options.sides if name in WAYS}
-    if llm is not None:
-        sides["vllm"] = vllm_side(llm, work)
+    return sides if llm is None else sides | {"vllm": vllm_side(llm, work)}
+
+
+def rollouts(asked: str, options: argparse.Namespace, results: Results, until: float) -> None:
+    """All sides in turns; the first turn, of short rows, captures the graphs."""
+    shape, work = work_of(asked)
+    length_PG, sides = lengths_of(*work[:2]), sides_of(shape, work, options)
     short_PG = np.maximum(1, length_PG // 24)
     for turn in range(options.turns + 1):
         for name, run in sides.items():
@@ -204,7 +213,7 @@ def rollouts(asked: str, options: argparse.Namespace, results: Results, until: f
                 continue
             wait()
             began = time.perf_counter()
-            drawn = run(short_PG if turn == 0 else length_PG, seed=turn)
+            drawn = sum(size for *_, size in run(short_PG if turn == 0 else length_PG, turn))
             wait()
             spent = time.perf_counter() - began
             assert drawn == (short_PG if turn == 0 else length_PG).sum(), drawn
@@ -213,11 +222,30 @@ def rollouts(asked: str, options: argparse.Namespace, results: Results, until: f
             found |= {"what": f"{name} {turn}", "rate": drawn / spent, "peak_gib": peak}
             results.add(found)
             if options.close and name in WAYS:
-                run.close()
+                run.close()  # type: ignore[attr-defined]
     for name in sides:
         turns = [r["seconds"] for r in results.rows if r.get("side") == name and r["turn"]]
         if turns:
             print(f"{asked} {name}: median {statistics.median(turns):.2f} s of {len(turns)}")
+
+
+def evaluations(asked: str, options: argparse.Namespace, results: Results, until: float) -> None:
+    """The same answers, each judged while others are drawn."""
+    from bench import gpu_eval  # needs math-verify
+
+    shape, work = work_of(asked.partition(":")[2])
+    length_PG, sides = lengths_of(*work[:2]), sides_of(shape, work, options)
+    for run in sides.values():
+        for _ in run(np.maximum(1, length_PG // 24), 0):  # captures the graphs
+            pass
+    for turn in range(1, options.turns + 1):
+        for name, run in sides.items():
+            if results.has(f"{name} {turn}") or time.monotonic() > until:
+                continue
+            print(f"{name}, turn {turn}", flush=True)
+            found = gpu_eval.evaluation(run, length_PG, turn)
+            assert found["tokens"] == length_PG.sum(), found["tokens"]
+            results.add({"what": f"{name} {turn}", "side": name, "turn": turn, **found})
 
 
 def parts(asked: str, options: argparse.Namespace, results: Results, until: float) -> None:
@@ -279,7 +307,7 @@ def main() -> None:
         until = time.monotonic() + float(seconds or options.seconds)
         kind = asked.partition(":")[0]
         try:
-            run = rollouts if kind in SHAPES else parts
+            run = rollouts if kind in SHAPES else evaluations if kind == "eval" else parts
             run(asked, options, Results(options.out, asked), until)
         except Exception:
             traceback.print_exc()

@@ -20,7 +20,6 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from bench.sides import alternate, report, row
-from sps.rollout.cuda.engine import CudaEngine
 from sps.rollout.native.layers import head_width
 from sps.types import Request, Sampling
 
@@ -76,6 +75,8 @@ def bandwidth() -> float:
 
 def native_side(model: Any, prompts: list, n: int, new: int) -> Callable[[], float]:
     """Ours."""
+    from sps.rollout.cuda.engine import CudaEngine  # needs triton
+
     engine = CudaEngine(model, [-1], 0, max_rows=len(prompts) * n)
     requests = [Request(i, tuple(ids), tuple(range(n))) for i, ids in enumerate(prompts)]
     seeds = iter(range(10**9))

@@ -6,6 +6,7 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,8 +29,13 @@ from sps.types import Problem, Verdict
 from sps.verify import InlineVerifier
 
 
-def make_run(model, folder: Path, prompt: int, new: int, micro_tokens: int) -> Run:
-    """A run over random prompts of one length; half of the completions count as correct."""
+def make_run(
+    model, folder: Path, prompt: int, new: int, micro_tokens: int, ends: Sequence[int] = (-1,)
+) -> Run:
+    """A run over random prompts of one length; half of the completions count as correct.
+
+    `ends` are the tokens that end one: by default none does.
+    """
     rng = np.random.default_rng(0)
     problems = [Problem(str(i), "", "") for i in range(512)]
     recipe = parse_recipe(
@@ -41,9 +47,9 @@ def make_run(model, folder: Path, prompt: int, new: int, micro_tokens: int) -> R
         "bench",
     )
     tokenizer = SimpleNamespace(
-        decode=lambda ids, **_: str(ids[-1] % 2), pad_token_id=0, eos_token_id=-1
+        decode=lambda ids, **_: str(ids[-1] % 2), pad_token_id=0, eos_token_id=ends[0]
     )
-    model.generation_config.eos_token_id = model.config.eos_token_id = -1
+    model.config.eos_token_id, model.generation_config.eos_token_id = ends[0], list(ends)
     policy = Policy(model, tokenizer, "bench")
 
     def judge(problem: Problem, text: str, finished: bool) -> Verdict:

@@ -80,18 +80,6 @@ def test_what_a_family_does_to_its_logits_is_done(family, ragged):
             assert (logp_BT[row, : len(completion)] - want).abs().max() < 1e-5
 
 
-def test_micro_batches_stay_within_the_budget(ragged, policy):
-    parts = list(micro_batches(*ragged, policy.pad_id, budget=24))
-    # Lengths 8, 8, 11, 10, 4, 11: 2 rows of 11, 2 of 10 padded (10, 8), then 8 and 4.
-    assert [sorted(p.which_B.tolist()) for p in parts] == [[2, 5], [0, 3], [1, 4]]
-    assert all(p.ids_BL.numel() <= 24 for p in parts)
-
-
-def test_a_row_longer_than_the_budget_still_comes(ragged, policy):
-    parts = list(micro_batches(*ragged, policy.pad_id, budget=1))
-    assert [len(p.which_B) for p in parts] == [1] * 6
-
-
 def gradients(model, prompts, completions, pad_id, budget):
     model.zero_grad()
     total = 0.0
