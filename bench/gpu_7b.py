@@ -80,10 +80,10 @@ PARTS = {
     ),
     "whole": Part(
         SEVEN,
-        {"rl.steps": 4, "irl.every": 2, "checkpoint.every": 2, "rl.algorithm.beta": 0.001}
+        {"rl.steps": 10, "irl.every": 5, "checkpoint.every": 5, "rl.algorithm.beta": 0.001}
         | {"rl.optimizer.bits": 8, "irl.optimizer.bits": 8},
-        kill=("rl", 3),
-        last=("irl", 4),
+        kill=("rl", 7),
+        last=("irl", 10),
     ),
 }  # fmt: skip
 COMMON = {
