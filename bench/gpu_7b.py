@@ -1,11 +1,13 @@
 """A 7B shape on one GPU: with LoRA and with all its weights, killed and resumed; 1.5B in 40 GiB.
 
-python -m bench.gpu_7b OUT [lora] [small] [whole] [--models FOLDER] [--seconds N] [--tiny]
+python -m bench.gpu_7b OUT [lora] [small] [whole] [--models FOLDER] [--seconds N] [--steps N]
+                       [--tiny]
 
 Real runs of `sps train` over models of random weights that are made in FOLDER (15 GB for 7B), of
 answers that never end and count as right at random. Parts run one after another. What is in
 OUT/gpu_7b.json is written every few seconds; a part that has ended is not run again, and a run
-that is there goes on. --seconds ends a part early; --tiny is the same with shapes for a CPU.
+that is there goes on. --seconds ends a part early; --steps, for little time, is of parts that are
+killed, with an IRL phase at the half and at the end; --tiny is the same with shapes for a CPU.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +106,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("parts", nargs="*", default=list(PARTS))
     parser.add_argument("--models", type=Path)
     parser.add_argument("--seconds", type=float, default=3600)
+    parser.add_argument("--steps", type=int)
     parser.add_argument("--tiny", action="store_true")
     asked = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -113,11 +116,21 @@ def main(arguments: list[str]) -> None:
     for name in asked.parts or PARTS:
         if found.get(name, {}).get("ended"):
             continue
-        for told in run(name, PARTS[name], asked):
+        for told in run(name, shortened(PARTS[name], asked.steps), asked):
             found[name] = told
             path.write_text(json.dumps(found, indent=1) + "\n")
         print(json.dumps({name: found[name]}), flush=True)
     return None
+
+
+def shortened(part: Part, steps: int | None) -> Part:
+    """The part with fewer steps, if it is one that is killed."""
+    if not steps or not part.kill:
+        return part
+    half = steps // 2
+    keys = {"rl.steps": steps, "irl.every": half, "checkpoint.every": half}
+    last = ("irl", steps) if part.last else None
+    return replace(part, keys=part.keys | keys, kill=("rl", half + 1), last=last)
 
 
 def run(name: str, part: Part, asked: argparse.Namespace) -> Any:
