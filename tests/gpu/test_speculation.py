@@ -1,0 +1,171 @@
+"""Guessed tokens change no sample. In float32 on a GPU, or on a CPU under TRITON_INTERPRET=1."""
+
+import os
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from sps.rollout.cuda import guesses
+from sps.types import Request, Sampling
+
+pytest.importorskip("triton")
+ON_GPU = torch.cuda.is_available()
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not ON_GPU and os.environ.get("TRITON_INTERPRET") != "1",
+        reason="no CUDA device, and kernels are not interpreted",
+    ),
+    pytest.mark.filterwarnings("ignore:In .* autocast"),
+]
+PAGE, VOCABULARY, END = 16, 7, 2  # small pages: runs of guesses cross their borders
+SHAPE = {
+    "vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "intermediate_size": 16, "max_position_embeddings": 256,
+    "head_dim": 16, "tie_word_embeddings": True,
+}  # fmt: skip
+
+
+@pytest.fixture(params=[1, 3], ids=["whole", "parts"])
+def small(monkeypatch, request):
+    """Float32, small pages, no padded rows; attention in one part, or in several."""
+    from sps.rollout.cuda import attention, decoder, engine, room, rows, state
+
+    monkeypatch.setattr(decoder.Decoder, "kind", torch.float32)
+    for module in (state, rows, room, decoder):
+        monkeypatch.setattr(module, "PAGE", PAGE)
+    plan = attention.Plan(request.param, 16, 1, 1, 2)
+    monkeypatch.setattr(attention, "plan_for", lambda *_: plan)
+    monkeypatch.setattr(engine, "bucket", min)
+    if not ON_GPU:
+        monkeypatch.setattr(room, "captured", lambda step, pool: step)
+        monkeypatch.setattr(room, "new_pool", lambda: None)
+
+
+def make(config=Qwen2Config, kind=Qwen2ForCausalLM):
+    torch.manual_seed(0)
+    model = kind(config(**SHAPE)).eval().to("cuda" if ON_GPU else "cpu")
+    for name, p in model.named_parameters():
+        p.data.normal_(std=0.5) if "bias" in name else p.data.mul_(4)
+    model.compute_dtype = torch.float32
+    return model
+
+
+def asked(samples, lengths=(5, 17)):
+    rng = np.random.default_rng(0)
+    texts = [tuple(rng.integers(3, VOCABULARY, n).tolist()) for n in lengths]
+    return [Request(7 + i, text, tuple(range(samples))) for i, text in enumerate(texts)]
+
+
+def drawn(model, requests, sampling, speculate, max_rows=8, ends=(END,)):
+    """Completions by problem and sample, and how many steps of each kind it took."""
+    from sps.rollout.cuda.engine import CudaEngine
+
+    engine, steps = CudaEngine(model, ends, 0, max_rows, speculate), Counter()
+    made = engine._make_room(requests, sampling)
+    usual = made.graph
+
+    def counted(step, rows, how):
+        replay = usual(step, rows, how)
+        return lambda: (steps.update([step.__name__]), replay())
+
+    made.graph = counted
+    done = list(engine.generate(requests, sampling))
+    assert engine.room is made
+    assert len(done) == sum(len(r.samples) for r in requests)
+    return {(c.index, c.sample): c for c in done}, steps
+
+
+def assert_same(got, want):
+    assert got.keys() == want.keys()
+    for key, one in want.items():
+        assert got[key].ids.tolist() == one.ids.tolist(), key
+        assert got[key].finished == one.finished
+        np.testing.assert_allclose(got[key].logprobs, one.logprobs, atol=2e-4)
+
+
+def teller(known, shift=0):
+    """A guesser that knows what will be drawn; shifted, it is always wrong."""
+
+    def guess(self, number, uniforms):
+        ids = self.texts[number][len(self.prompt) :]
+        found = next(c.ids for c in known.values() if c.ids[: len(ids)].tolist() == ids)
+        return ((found[len(ids) : len(ids) + len(uniforms)] + shift) % VOCABULARY).tolist()
+
+    return guess
+
+
+@pytest.mark.parametrize(
+    "family", [(Qwen2Config, Qwen2ForCausalLM), (Qwen3Config, Qwen3ForCausalLM)]
+)
+def test_guesses_change_no_sample(small, family):
+    model, requests, sampling = make(*family), asked(2), Sampling(2, 22, seed=1)
+    want, plain = drawn(model, requests, sampling, speculate=False)
+    got, steps = drawn(model, requests, sampling, speculate=True)
+    assert_same(got, want)
+    assert plain["check"] == steps["step"] == 0
+    longest = max(len(c.ids) for c in want.values())
+    assert longest / 5 < steps["check"] < longest - 1  # some guesses were right
+
+
+@pytest.mark.parametrize("limit", [21, 22, 24])
+def test_right_guesses_are_taken_up_to_the_end_or_the_limit(small, monkeypatch, limit):
+    model, requests, sampling = make(), asked(2), Sampling(2, limit, seed=1)
+    want, _ = drawn(model, requests, sampling, speculate=False)
+    monkeypatch.setattr(guesses.Group, "guess", teller(want))
+    got, steps = drawn(model, requests, sampling, speculate=True)
+    assert_same(got, want)
+    assert {len(c.ids) == limit for c in want.values()} == {True, False}
+    assert {c.finished for c in want.values()} == {True, False}
+    # The first token comes with the prompt, then five a step.
+    assert steps == {"check": -(-(limit - 1) // 5)}
+
+
+def test_wrong_guesses_change_nothing_and_guessing_ends(small, monkeypatch):
+    model, requests, sampling = make(), asked(2), Sampling(2, 30, seed=1)
+    want, _ = drawn(model, requests, sampling, speculate=False)
+    monkeypatch.setattr(guesses.Group, "guess", teller(want, shift=1))
+    monkeypatch.setattr("sps.rollout.cuda.tail._MEMORY", 4)
+    got, steps = drawn(model, requests, sampling, speculate=True)
+    assert_same(got, want)
+    assert steps["check"] == 6  # 2 * (3/4)**6 + ... < 1.2
+    assert steps["step"] == 24
+
+
+def test_rows_that_wait_are_drawn_by_plain_steps_first(small, monkeypatch):
+    model, requests, sampling = make(), asked(3), Sampling(3, 20, seed=1)
+    want, _ = drawn(model, requests, sampling, speculate=False)
+    monkeypatch.setattr(guesses.Group, "guess", teller(want))
+    got, steps = drawn(model, requests, sampling, speculate=True, max_rows=3)
+    assert_same(got, want)
+    assert steps["step"] >= 8
+    assert 1 <= steps["check"] <= 4
+
+
+def test_rows_that_find_no_pages_are_drawn_again(small, monkeypatch):
+    from sps.rollout.cuda import engine, room
+
+    model, requests, sampling = make(), asked(3), Sampling(3, 40, seed=1)
+    want, _ = drawn(model, requests, sampling, speculate=False)
+    monkeypatch.setattr(guesses.Group, "guess", teller(want))
+    each = 2 * 2 * 1 * PAGE * 16 * 2
+    monkeypatch.setattr(room, "free_bytes", lambda device: 8.5 * each / room._SHARE)
+    again = []
+
+    class Counted(engine.Rows):
+        def admit(self, waiting, requests):
+            return [waiting.popleft() for _ in list(waiting)]
+
+        def grow(self, steps, waiting):
+            before = len(waiting)
+            super().grow(steps, waiting)
+            again.extend([steps] * (len(waiting) - before))
+
+    monkeypatch.setattr(engine, "Rows", Counted)
+    got, steps = drawn(model, requests, sampling, speculate=True)
+    assert_same(got, want)
+    assert 5 in again, again  # while guessing
+    assert steps["check"]
