@@ -85,11 +85,11 @@ class CudaEngine:
         room = self._make_room(requests, sampling)
         waiting = deque(Wanted(i, s) for i, r in enumerate(requests) for s in r.samples)
         rows = Rows(room, sampling)
-        tail = Tail(rows, requests)
+        tail = Tail(rows, requests, self.speculate)
         while waiting or rows.count:
             if waiting and rows.count <= room.size * _REFILL:
                 self._fill(rows, rows.admit(waiting, requests), requests, sampling)
-            guessing = tail.begins(waiting) and self.speculate
+            guessing = tail.begins(waiting)
             rows.grow(DEPTH + 1 if guessing else _LOOK, waiting)
             step = self.check if guessing else self.step
             replay = room.graph(step, bucket(rows.count, room.size), sampling)
@@ -98,6 +98,7 @@ class CudaEngine:
             else:
                 for _ in range(_LOOK):
                     replay()
+                tail.prepare(waiting)
                 finished = rows.harvest(requests)
                 tail.keep(finished)
             if finished:

@@ -16,15 +16,14 @@ import numpy as np
 import torch
 
 from sps.rollout.cuda.guesses import Group
-from sps.rollout.native.sampling import row_keys, uniforms
 from sps.types import Completion, Request
 
 if TYPE_CHECKING:
     from sps.rollout.cuda.rows import Rows, Wanted
 
 ROWS = 16  # or fewer are left: the tail
-DEPTH = 4  # guesses a row and step
-_PAYS = 1.2  # tokens of a row and step; with fewer, plain steps are faster
+DEPTH = 7  # guesses a row and step
+_PAYS = 1.3  # tokens of a row and step; with fewer, plain steps are faster
 _MEMORY = 32  # steps that their mean looks back
 _FINISHED = 16  # texts of a group that guesses are looked for in, beside those under way
 
@@ -32,23 +31,40 @@ _FINISHED = 16  # texts of a group that guesses are looked for in, beside those 
 class Tail:
     """Guesses for the rows that are left, and whether guessing pays."""
 
-    def __init__(self, rows: Rows, requests: list[Request]):
+    def __init__(self, rows: Rows, requests: list[Request], speculate: bool):
         self.rows, self.requests = rows, requests
-        self.finished: dict[int, list[np.ndarray]] = {}  # by the problem's index
+        self.finished: dict[int, list[np.ndarray]] = {}  # by index of the problem, as are groups
+        self.groups: dict[int, Group] = {}
         self.texts: dict[Wanted, tuple[Group, int]] = {}  # of the rows; empty outside the tail
-        self.uniforms: dict[Wanted, list[float]] = {}
-        self.mean = 2.0  # tokens a row and step
+        self.mean = 2.0 if speculate else 0.0  # tokens a row and step
 
     def begins(self, waiting: deque[Wanted]) -> bool:
         """Whether the next step is to check guesses."""
-        return not waiting and self.rows.count <= ROWS and self.mean >= _PAYS
+        return self.pays and not waiting and self.rows.count <= ROWS
+
+    @property
+    def pays(self) -> bool:
+        """Whether guesses are worth their time; once they are not, there are no more."""
+        return self.mean >= _PAYS
+
+    def prepare(self, waiting: deque[Wanted]) -> None:
+        """While plain steps are under way: look through what is done, when the tail is near."""
+        self.texts.clear()
+        if not self.pays or waiting or self.rows.count > 2 * ROWS:
+            self.groups.clear()
+            return
+        for request in self.rows.prompts:
+            index = self.requests[request].index
+            if index not in self.groups:
+                self.groups[index] = Group(self.requests[request].prompt_ids)
+            for ids in self.finished.pop(index, ()):
+                self.groups[index].add(ids.tolist())
 
     def keep(self, finished: list[Completion]) -> None:
-        """After plain steps: what is done, in which guesses may be found."""
-        self.texts.clear()
-        for done in finished:
-            self.finished.setdefault(done.index, []).append(done.ids)
-        if finished:
+        """After plain steps: what is done, of problems of which something is not."""
+        if finished and self.pays:
+            for done in finished:
+                self.finished.setdefault(done.index, []).append(done.ids)
             left = {self.requests[request].index for request in self.rows.prompts}
             self.finished = {i: t[-_FINISHED:] for i, t in self.finished.items() if i in left}
 
@@ -59,19 +75,18 @@ class Tail:
             self._read()
         guess_BD = np.full((rows.count, DEPTH), -1)
         before_B = rows.age_B - DEPTH - 1  # they have grown for this step
-        for guess_D, want, own in zip(guess_BD, rows.wanted, before_B.tolist(), strict=True):
-            group, text = self.texts[want]
-            found = group.guess(text, self.uniforms[want][own + 1 : own + 1 + DEPTH])
+        for guess_D, (group, text) in zip(guess_BD, self.texts.values(), strict=True):
+            found = group.guess(text, DEPTH)
             guess_D[: len(found)] = found
-        room.guess_BD[: rows.count] = torch.from_numpy(guess_BD).to(room.guess_BD.device)
+        room.guess_BD[: rows.count].copy_(torch.from_numpy(guess_BD))
         replay()
         report_BX = room.report_BX[: rows.count].cpu().numpy()
         rows.age_B = report_BX[:, 0].copy()
         taken_B = rows.age_B - before_B
         self.mean += (taken_B.mean() - self.mean) / _MEMORY
-        for want, drawn_W, taken in zip(rows.wanted, report_BX[:, 2:], taken_B, strict=True):
-            group, text = self.texts[want]
-            group.extend(text, drawn_W[:taken].tolist())
+        drawn = zip(self.texts.values(), report_BX[:, 2:].tolist(), taken_B.tolist(), strict=True)
+        for (group, text), ids, taken in drawn:
+            group.extend(text, ids[:taken])
         if report_BX[:, 1].all():
             return []
         done = rows.harvest(self.requests)
@@ -79,20 +94,12 @@ class Tail:
         return done
 
     def _read(self) -> None:
-        """The texts of the rows that are left, and of their groups."""
+        """The texts of the rows that are left."""
         rows, state = self.rows, self.rows.room.state
-        groups: dict[int, Group] = {}
-        self.texts.clear()
+        self.prepare(deque())
         slots = torch.tensor(rows.slots, device=state.ids_ST.device)
         own_B = state.own[: rows.count].tolist()
-        ids_BT = state.ids_ST[slots, : max(own_B) + 1].cpu().numpy()
-        for want, ids_T, own in zip(rows.wanted, ids_BT, own_B, strict=True):
-            request = self.requests[want.request]
-            if request.index not in groups:
-                groups[request.index] = Group(request.prompt_ids)
-                for ids in self.finished.get(request.index, ()):
-                    groups[request.index].add(ids)
-            group = groups[request.index]
-            self.texts[want] = group, group.add(ids_T[: own + 1])
-            key = row_keys(rows.sampling.seed, np.array([request.index]), np.array([want.sample]))
-            self.uniforms[want] = uniforms(key, 0, rows.sampling.max_new_tokens)[0].tolist()
+        ids_BT = state.ids_ST[slots, : max(own_B) + 1].tolist()
+        for want, ids, own in zip(rows.wanted, ids_BT, own_B, strict=True):
+            group = self.groups[self.requests[want.request].index]
+            self.texts[want] = group, group.add(ids[: own + 1])
