@@ -1,6 +1,8 @@
 """Guessed tokens in the tail of real rollouts: the same samples, and in which time.
 
-Called by bench/gpu_long.py: python -m bench.gpu_long spec:MODEL --questions FILE --float32
+Called by bench/gpu_long.py: python -m bench.gpu_long spec:MODEL --questions FILE --tail 16x7
+
+--tail is rows that are left at most and guesses for each. With --float32 samples must be the same.
 """
 
 from __future__ import annotations
@@ -18,16 +20,15 @@ import torch
 
 from bench.sides import wait
 from sps.policy.load import load_policy
-from sps.rollout.cuda import attention, decoder, engine, room
+from sps.rollout.cuda import attention, decoder, engine, room, tail
 from sps.rollout.cuda.rows import Wanted
-from sps.rollout.cuda.tail import DEPTH, ROWS, Tail
 from sps.tasks.prompts import BOXED, chat
 from sps.types import Completion, Request, Sampling
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-class Watched(Tail):
+class Watched(tail.Tail):
     """Notes when the tail begins, and what its steps take."""
 
     last: Watched
@@ -40,7 +41,7 @@ class Watched(Tail):
     def begins(self, waiting: deque[Wanted]) -> bool:
         """As ever."""
         rows = self.rows
-        if not self.began and not waiting and rows.count <= ROWS:
+        if not self.began and not waiting and rows.count <= tail.ROWS:
             wait()
             self.began = time.perf_counter()
             self.before = rows.tokens + int(rows.age_B.sum()) + rows.count
@@ -50,7 +51,7 @@ class Watched(Tail):
         """As ever."""
         rows = self.rows
         self.steps, self.row_steps = self.steps + 1, self.row_steps + rows.count
-        self.taken -= rows.tokens + int((rows.age_B - DEPTH).sum())
+        self.taken -= rows.tokens + int((rows.age_B - self.reach + 1).sum())
         done = super().advance(replay)
         self.taken += rows.tokens + int((rows.age_B + 1).sum())
         return done
@@ -81,21 +82,22 @@ def drawn(ours: engine.CudaEngine, requests: list[Request], sampling: Sampling) 
     start = time.perf_counter()
     done = list(ours.generate(requests, sampling))
     wait()
-    end, tail = time.perf_counter(), Watched.last
+    end, seen = time.perf_counter(), Watched.last
     tokens = sum(len(c.ids) for c in done)
     return {
         "done": {(c.index, c.sample): c.ids.tolist() for c in done},
         "seconds": end - start,
-        "tail_seconds": end - tail.began,
+        "tail_seconds": end - seen.began,
         "tokens": tokens,
-        "tail_tokens": tokens - tail.before,
-        "guessed_steps": tail.steps,
-        "tokens_a_row_and_step": tail.taken / max(1, tail.row_steps),
+        "tail_tokens": tokens - seen.before,
+        "guessed_steps": seen.steps,
+        "tokens_a_row_and_step": seen.taken / max(1, seen.row_steps),
     }
 
 
 def measure(path: str, options: argparse.Namespace, add: Callable[[dict], None]) -> None:
     """Plain and guessed in turns; turn 0, which captures graphs, does not count."""
+    tail.ROWS, tail.DEPTH = options.tail
     if options.float32:
         in_float32()
     if DEVICE == "cpu":  # under TRITON_INTERPRET=1, to try this very code

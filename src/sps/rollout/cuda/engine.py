@@ -22,7 +22,7 @@ from sps.rollout.cuda.retry import draw_all
 from sps.rollout.cuda.room import Room, Size
 from sps.rollout.cuda.rows import Prompt, Rows, Wanted
 from sps.rollout.cuda.state import State, bucket
-from sps.rollout.cuda.tail import DEPTH, Tail
+from sps.rollout.cuda.tail import Tail
 from sps.rollout.native import attention
 from sps.rollout.native.sampling import draw, uniform_at
 from sps.types import Completion, Request, Sampling
@@ -90,7 +90,7 @@ class CudaEngine:
             if waiting and rows.count <= room.size * _REFILL:
                 self._fill(rows, rows.admit(waiting, requests), requests, sampling)
             guessing = tail.begins(waiting)
-            rows.grow(DEPTH + 1 if guessing else _LOOK, waiting)
+            rows.grow(tail.reach if guessing else _LOOK, waiting)
             step = self.check if guessing else self.step
             replay = room.graph(step, bucket(rows.count, room.size), sampling)
             if guessing:
@@ -165,8 +165,8 @@ class CudaEngine:
         logits_NV = self.decoder(wide, room.length_P, room.cache, room.pages_SM, runs=True)
         token_N, logprob_N = choose(logits_NV, wide, 1, sampling)
         kernels.take(state, (token_N, logprob_N), self.eos, 1, guess_BD)
-        parts = state.own[:, None], state.live[:, None], token_N.view(rows, -1)
-        room.report_BX[:rows] = torch.cat(parts, 1)
+        now_B2 = torch.stack([state.own, state.live], 1).long()
+        room.report_BX[:rows] = torch.cat([now_B2, token_N.view(rows, -1)], 1)
 
 
 def choose(

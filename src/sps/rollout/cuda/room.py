@@ -97,9 +97,9 @@ class Room:
         self.pages_SM = torch.zeros(self.size, asked.one, dtype=torch.int32, device=device)
         self.length_P = torch.zeros(self.size, dtype=torch.int32, device=device)
         self.state = State.empty(self.size, asked.new, device)
-        shape = min(self.size, tail.ROWS), tail.DEPTH
-        self.guess_BD = torch.full(shape, -1, device=device)
-        self.report_BX = torch.zeros(shape[0], tail.DEPTH + 3, dtype=torch.int64, device=device)
+        few, wide = bucket(tail.ROWS, self.size), tail.DEPTH + 1
+        self.guess_BD = torch.full((few, wide - 1), -1, device=device)
+        self.report_BX = torch.zeros(few, 2 + wide, dtype=torch.int64, device=device)
         self.graphs: dict[tuple, Callable[[], None]] = {}
         self.pool: Any = None
         decoder.prepare(asked.longest + asked.new)

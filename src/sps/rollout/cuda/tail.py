@@ -43,6 +43,11 @@ class Tail:
         return self.pays and not waiting and self.rows.count <= ROWS
 
     @property
+    def reach(self) -> int:
+        """Tokens that a row may go on by in one step."""
+        return DEPTH + 1
+
+    @property
     def pays(self) -> bool:
         """Whether guesses are worth their time; once they are not, there are no more."""
         return self.mean >= _PAYS
@@ -74,7 +79,7 @@ class Tail:
         if list(self.texts) != rows.wanted:  # the first step, or some had to wait for pages
             self._read()
         guess_BD = np.full((rows.count, DEPTH), -1)
-        before_B = rows.age_B - DEPTH - 1  # they have grown for this step
+        before_B = rows.age_B - self.reach  # they have grown for this step
         for guess_D, (group, text) in zip(guess_BD, self.texts.values(), strict=True):
             found = group.guess(text, DEPTH)
             guess_D[: len(found)] = found
