@@ -88,7 +88,8 @@ class Tail:
         report_BX = room.report_BX[: rows.count].cpu().numpy()
         rows.age_B = report_BX[:, 0].copy()
         taken_B = rows.age_B - before_B
-        self.mean += (taken_B.mean() - self.mean) / _MEMORY
+        if taken_B.any():  # a row that ended with its first token takes none
+            self.mean += (taken_B[taken_B > 0].mean() - self.mean) / _MEMORY
         drawn = zip(self.texts.values(), report_BX[:, 2:].tolist(), taken_B.tolist(), strict=True)
         for (group, text), ids, taken in drawn:
             group.extend(text, ids[:taken])
