@@ -1,6 +1,6 @@
 """Guessed tokens in the tail of real rollouts: the same samples, and in which time.
 
-Called by bench/gpu_long.py: python -m bench.gpu_long spec:MODEL --questions FILE --tail 16x7
+Called by bench/gpu_long.py: python -m bench.gpu_long spec:MODEL --questions FILE --tail 32x3
 
 --tail is rows that are left at most and guesses for each. With --float32 samples must be the same.
 """

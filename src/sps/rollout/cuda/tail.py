@@ -21,8 +21,8 @@ from sps.types import Completion, Request
 if TYPE_CHECKING:
     from sps.rollout.cuda.rows import Rows, Wanted
 
-ROWS = 16  # or fewer are left: the tail
-DEPTH = 7  # guesses a row and step
+ROWS = 32  # or fewer are left: the tail
+DEPTH = 3  # guesses a row and step
 _PAYS = 1.3  # tokens of a row and step; with fewer, plain steps are faster
 _MEMORY = 32  # steps that their mean looks back
 _FINISHED = 16  # texts of a group that guesses are looked for in, beside those under way
