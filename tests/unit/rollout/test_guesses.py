@@ -1,7 +1,14 @@
 """Where guesses of the next tokens come from."""
 
-import numpy as np
+import sys
+from types import SimpleNamespace
 
+import numpy as np
+import pytest
+import torch
+
+from sps.build import make_engine
+from sps.config.recipe import Rollouts
 from sps.rollout.cuda.guesses import SIZES, Group
 
 
@@ -43,3 +50,14 @@ def test_nothing_is_guessed_behind_what_is_new():
     assert group.guess(text, 4) == []
     group.extend(text, [6])
     assert group.guess(text, 4) == [7]
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_the_recipes_key_reaches_the_engine_on_a_gpu(monkeypatch, asked):
+    made = SimpleNamespace(CudaEngine=lambda *arguments: arguments)
+    monkeypatch.setitem(sys.modules, "sps.rollout.cuda.engine", made)
+    monkeypatch.setattr("sps.rollout.native.layers.supports_kernels", lambda model: True)
+    model = SimpleNamespace(device=SimpleNamespace(type="cuda"), compute_dtype=torch.bfloat16)
+    policy = SimpleNamespace(model=model, eos_ids=[1], pad_id=0)
+    rollout = Rollouts.model_validate({"native": {"speculate": asked}})
+    assert make_engine(policy, 4, rollout) == (model, [1], 0, 4, asked)
