@@ -2,6 +2,7 @@
 
 python -m bench.gpu_long check
 python -m bench.gpu_long attention:7b products:7b step:7b        parts of a decode step
+python -m bench.gpu_long spec:MODEL --questions data/gsm8k_train.jsonl     guesses in the tail
 python -m bench.gpu_long 7b:16x8 7b:24x32:256 --sides ours,whole,vllm --turns 3
 python -m bench.gpu_long eval:1.5b:12x128:512 --turns 1           judged while they are drawn
 
@@ -31,6 +32,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from bench import gpu_decode as decode
+from bench import gpu_tail
 from bench.gpu_rollout import QWEN15
 from bench.sides import RESULTS, machine, wait
 from sps.rollout.cuda import attention, engine
@@ -67,7 +69,7 @@ class Results:
 
     def __init__(self, folder: Path, name: str):
         folder.mkdir(parents=True, exist_ok=True)
-        self.path = folder / f"gpu_long_{name.replace(':', '_')}.json"
+        self.path = folder / f"gpu_long_{name.replace(':', '_').replace('/', '_')}.json"
         self.rows: list[dict[str, Any]] = []
         if self.path.exists():
             self.rows = json.loads(self.path.read_text())["rows"]
@@ -272,6 +274,8 @@ def parts(asked: str, options: argparse.Namespace, results: Results, until: floa
         for count in (8, 64, 128):
             for found in decode.sweep_products(config_of(shape), count, until):
                 results.add(found)
+    elif kind == "spec":
+        gpu_tail.measure(shape, options, results.add)
     else:
         steps_of(shape, options, results, until)
 
@@ -299,6 +303,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--vllm-share", type=float, default=0.45)
     parser.add_argument("--close", action="store_true", help="give the cache back after each turn")
+    parser.add_argument("--questions", type=Path, help="of spec:MODEL, a .jsonl with `problem`")
+    parser.add_argument("--groups", type=int, default=32)
+    parser.add_argument("--n", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=512)
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--tail", type=lambda t: tuple(map(int, t.split("x"))), default=(32, 3))
+    parser.add_argument("--float32", action="store_true", help="samples must be the same")
     options = parser.parse_args()
     failed = False
     for wanted in options.work:

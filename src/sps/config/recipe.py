@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 from sps.config.irl import IRL
 from sps.config.rl import RL
 from sps.config.tasks import TaskConfig
-from sps.rollout.table import ENGINES, VllmConfig, known_engine
+from sps.rollout.table import ENGINES, NativeConfig, VllmConfig, known_engine
 from sps.schema import Node, NonNegative, Positive, Rate, Share
 from sps.tasks.countdown import CountdownConfig
 
@@ -73,6 +73,7 @@ class Rollouts(Node):
     """How an RL batch is drawn."""
 
     engine: Annotated[str, AfterValidator(known_engine)] = "native"
+    native: NativeConfig = NativeConfig()
     vllm: VllmConfig = VllmConfig()
     prompts: Positive = 16  # problems an optimizer step
     n: Annotated[int, Field(ge=2)] = 8  # samples a problem: the group

@@ -13,6 +13,13 @@ from sps.rollout import RolloutEngine
 from sps.schema import Node, Positive
 
 
+class NativeConfig(Node):
+    """The native engine, used when rollout.engine is native."""
+
+    # On a GPU, guess tokens of the last sequences of a rollout and check several at once.
+    speculate: bool = False
+
+
 class VllmConfig(Node):
     """The vLLM engine (extra `vllm`), used when rollout.engine is vllm."""
 

@@ -59,6 +59,14 @@ def _turned(source, where, real, weight, cos, sin, eps, D: tl.constexpr, NORM: t
 
 
 @triton.jit
+def _turn(cos, sin, position, D: tl.constexpr):
+    """Cosine and signed sine of a position's rotation, [D] each."""
+    at_D = tl.arange(0, D)
+    turn = position.to(tl.int64) * D + at_D
+    return tl.load(cos + turn), tl.where(at_D < D // 2, -1.0, 1.0) * tl.load(sin + turn)
+
+
+@triton.jit
 def _store_new(
     source, pages, place, awake, keys, values, k_norm, cos_D, sin_D, eps, head,
     HEADS: tl.constexpr, SHARED: tl.constexpr, D: tl.constexpr, NORM: tl.constexpr,
@@ -78,12 +86,32 @@ def _store_new(
     return k.to(tl.float32), v.to(tl.float32)
 
 
+@triton.jit(do_not_specialize=["M"])
+def _store(
+    qkv, cos, sin, k_norm, eps, keys, values, table, M, slot, prompt, prompt_length, own, live,
+    HEADS: tl.constexpr, SHARED: tl.constexpr, D: tl.constexpr, NORM: tl.constexpr,
+    PAGE: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """The new tokens' keys and values alone, for rows that see those of other rows."""
+    early.begin(EARLY)
+    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    awake, before = tl.load(live + row), tl.load(own + row)
+    behind = tl.load(prompt_length + tl.load(prompt + row))
+    pages = table + tl.load(slot + row).to(tl.int64) * M
+    cos_D, sin_D = _turn(cos, sin, behind + before, D)
+    _store_new(
+        qkv + row * (HEADS + 2 * SHARED) * D, pages + tl.cdiv(behind, PAGE), before, awake, keys,
+        values, k_norm, cos_D, sin_D, eps, head, HEADS, SHARED, D, NORM, PAGE,
+    )  # fmt: skip
+
+
 @triton.jit(do_not_specialize=["M", "parts", "turns"])  # compiled once for all numbers of rows
 def _attend(
     qkv, cos, sin, q_norm, k_norm, eps, keys, values, table, M, slot, prompt, prompt_length,
     own, live, out, tops, totals, scale, parts, turns,
     HEADS: tl.constexpr, SHARED: tl.constexpr, D: tl.constexpr, NORM: tl.constexpr,
-    R: tl.constexpr, N: tl.constexpr, PAGE: tl.constexpr, SPLIT: tl.constexpr, EARLY: tl.constexpr,
+    R: tl.constexpr, N: tl.constexpr, PAGE: tl.constexpr, SPLIT: tl.constexpr, STORE: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """One part of the keys that a row sees, for the query heads that share a key/value head: `out`,
 
@@ -104,8 +132,7 @@ def _attend(
     if (part > 0) & (part * each >= count):
         tl.store(tops + place, tl.full([R], float("-inf"), tl.float32), mask=at_R < group)
         return
-    turn = (behind + before).to(tl.int64) * D + at_D
-    cos_D, sin_D = tl.load(cos + turn), tl.where(at_D < D // 2, -1.0, 1.0) * tl.load(sin + turn)
+    cos_D, sin_D = _turn(cos, sin, behind + before, D)
     source = qkv + row * (HEADS + 2 * SHARED) * D
     where, real = (head * group + at_R[:, None]) * D, (at_R < group)[:, None]
     q = _turned(source, where, real, q_norm, cos_D, sin_D, eps, D, NORM)
@@ -113,8 +140,8 @@ def _attend(
     total, mixed = tl.zeros([R], tl.float32), tl.zeros([R, D], tl.float32)
     if part == 0:  # the new token is the first to be seen
         new_k, new_v = _store_new(
-            source, pages + first_own, before, awake, keys, values, k_norm, cos_D, sin_D, eps, head,
-            HEADS, SHARED, D, NORM, PAGE,
+            source, pages + first_own, before, awake * STORE, keys, values, k_norm, cos_D, sin_D,
+            eps, head, HEADS, SHARED, D, NORM, PAGE,
         )  # fmt: skip
         best = tl.sum(q.to(tl.float32) * new_k, 1) * scale
         total, mixed = total + 1.0, mixed + new_v
@@ -170,11 +197,12 @@ def attend(
     norms: tuple[Tensor, Tensor] | None,
     eps: float,
     plan: Plan,
+    runs: bool = False,
 ) -> Tensor:
     """One token a row: its key and value are stored, and its queries see what came before.
 
     That is its prompt, stored once a group, and its own tokens. Each key/value head is read once
-    for the R query heads that share it.
+    for the R query heads that share it. In `runs` rows share a slot and see one another's tokens.
     """
     rows, (_, shared, page, width) = len(qkv_BX), cache[0].shape
     out_BX = qkv_BX.new_empty(rows, heads * width)
@@ -182,12 +210,19 @@ def attend(
     if plan.parts > 1:
         into = qkv_BX.new_empty(rows * heads * plan.parts, width, dtype=torch.float32)
         tops, totals = qkv_BX.new_empty(2, rows * heads * plan.parts, dtype=torch.float32)
+    if runs:  # all are stored before any is read
+        _store[(rows, shared)](
+            qkv_BX, *turns, (norms or turns)[1], eps, *cache, table_SM, table_SM.shape[1],
+            state.slot, state.prompt, length_P, state.own, state.live, HEADS=heads, SHARED=shared,
+            D=width, NORM=norms is not None, PAGE=page, num_warps=1, **early.options(),
+        )  # fmt: skip
     _attend[(rows, shared, plan.parts)](
         qkv_BX, *turns, *(norms or turns), eps, *cache, table_SM, table_SM.shape[1], state.slot,
         state.prompt, length_P, state.own, state.live, into, tops, totals,
         width**-0.5 * 1.4426950408889634, plan.parts, plan.turns, HEADS=heads, SHARED=shared,
         D=width, NORM=norms is not None, R=max(16, triton.next_power_of_2(heads // shared)),
-        N=plan.keys, PAGE=page, SPLIT=plan.parts > 1, num_warps=plan.warps, **early.options(),
+        N=plan.keys, PAGE=page, SPLIT=plan.parts > 1, STORE=int(not runs), num_warps=plan.warps,
+        **early.options(),
         num_stages=2 * plan.stages - 1,  # half of them go to the numbers of the pages
     )  # fmt: skip
     if plan.parts > 1:

@@ -49,9 +49,14 @@ class Decoder:
             self.table = cos[0].float().contiguous(), sin[0].float().contiguous()
 
     def __call__(
-        self, state: State, length_P: Tensor, cache: list[Cache], pages_SM: Tensor
+        self,
+        state: State,
+        length_P: Tensor,
+        cache: list[Cache],
+        pages_SM: Tensor,
+        runs: bool = False,
     ) -> Tensor:
-        """Logits after one more token a row."""
+        """Logits after one more token a row; in `runs` rows see the tokens of others."""
         assert self.table is not None  # prepare() came first
         longest = pages_SM.shape[1] * PAGE
         plan = attention.plan_for(len(state.token), self.shared, self.width, longest)
@@ -61,7 +66,7 @@ class Decoder:
             x_BD = self._norm(more, residual_BD, layer["norm_in"])
             qkv_BX = products.product(x_BD, layer["qkv"], layer["bias"])
             where = (state, length_P, both, pages_SM, self.heads, layer["norms"], self.eps)
-            mixed_BX = attention.attend(qkv_BX, self.table, *where, plan)
+            mixed_BX = attention.attend(qkv_BX, self.table, *where, plan, runs)
             more = products.product(mixed_BX, layer["out"], parts=True)
             x_BD = self._norm(more, residual_BD, layer["norm_mlp"])
             wide_BF = products.silu_product(x_BD, layer["gate_up"])

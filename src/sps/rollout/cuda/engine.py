@@ -22,6 +22,7 @@ from sps.rollout.cuda.retry import draw_all
 from sps.rollout.cuda.room import Room, Size
 from sps.rollout.cuda.rows import Prompt, Rows, Wanted
 from sps.rollout.cuda.state import State, bucket
+from sps.rollout.cuda.tail import Tail
 from sps.rollout.native import attention
 from sps.rollout.native.sampling import draw, uniform_at
 from sps.types import Completion, Request, Sampling
@@ -33,8 +34,15 @@ _REFILL = 0.875  # new prompts run once so small a share of the rows is live
 class CudaEngine:
     """Draws from bf16 copies of the trainer's weights; log-probabilities included."""
 
-    def __init__(self, model: Any, eos_ids: Sequence[int], pad_id: int, max_rows: int = 1024):
-        self.pad_id, self.max_rows = pad_id, max_rows
+    def __init__(
+        self,
+        model: Any,
+        eos_ids: Sequence[int],
+        pad_id: int,
+        max_rows: int = 1024,
+        speculate: bool = False,
+    ):
+        self.pad_id, self.max_rows, self.speculate = pad_id, max_rows, speculate
         self.eos = torch.tensor(sorted(set(eos_ids)), device=model.device)
         self.room: Room | None = None
         self.most = float("inf")  # pages of the cache
@@ -77,14 +85,22 @@ class CudaEngine:
         room = self._make_room(requests, sampling)
         waiting = deque(Wanted(i, s) for i, r in enumerate(requests) for s in r.samples)
         rows = Rows(room, sampling)
+        tail = Tail(rows, requests, self.speculate)
         while waiting or rows.count:
             if waiting and rows.count <= room.size * _REFILL:
                 self._fill(rows, rows.admit(waiting, requests), requests, sampling)
-            rows.grow(_LOOK, waiting)
-            replay = room.graph(self.step, bucket(rows.count, room.size), sampling)
-            for _ in range(_LOOK):
-                replay()
-            finished = rows.harvest(requests)
+            guessing = tail.begins(waiting)
+            rows.grow(tail.reach if guessing else _LOOK, waiting)
+            step = self.check if guessing else self.step
+            replay = room.graph(step, bucket(rows.count, room.size), sampling)
+            if guessing:
+                finished = tail.advance(replay)
+            else:
+                for _ in range(_LOOK):
+                    replay()
+                tail.prepare(waiting)
+                finished = rows.harvest(requests)
+                tail.keep(finished)
             if finished:
                 yield finished
 
@@ -141,6 +157,16 @@ class CudaEngine:
         state = room.state[:rows]
         logits_BV = self.decoder(state, room.length_P, room.cache, room.pages_SM)
         kernels.take(state, choose(logits_BV, state, 1, sampling), self.eos, ahead=1)
+
+    def check(self, room: Room, rows: int, sampling: Sampling) -> None:
+        """The same where tokens are guessed: as many more for each row as were guessed right."""
+        state, guess_BD = room.state[:rows], room.guess_BD[:rows]
+        wide = state.with_guesses(guess_BD)
+        logits_NV = self.decoder(wide, room.length_P, room.cache, room.pages_SM, runs=True)
+        token_N, logprob_N = choose(logits_NV, wide, 1, sampling)
+        kernels.take(state, (token_N, logprob_N), self.eos, 1, guess_BD)
+        now_B2 = torch.stack([state.own, state.live], 1).long()
+        room.report_BX[:rows] = torch.cat([now_B2, token_N.view(rows, -1)], 1)
 
 
 def choose(

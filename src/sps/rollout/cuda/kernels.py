@@ -98,31 +98,50 @@ def draw(
 
 @triton.jit
 def _take(
-    drawn, drawn_logprob, eos, ends, ahead, token, own, slot, live, limit, ended, ids, logprobs,
-    rows, T, BLOCK: tl.constexpr,
+    drawn, drawn_logprob, guess, W, eos, ends, ahead, token, own, slot, live, limit, ended, ids,
+    logprobs, rows, T, BLOCK: tl.constexpr,
 ):  # fmt: skip
     at_B = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = at_B < rows
-    awake = there & (tl.load(live + at_B, mask=there, other=0) > 0)
-    new = tl.load(drawn + at_B, mask=awake, other=0)
-    number = tl.load(own + at_B, mask=awake, other=0) + ahead
-    place = tl.load(slot + at_B, mask=awake, other=0).to(tl.int64) * T + number
-    tl.store(ids + place, new.to(tl.int32), mask=awake)
-    tl.store(logprobs + place, tl.load(drawn_logprob + at_B, mask=awake, other=0.0), mask=awake)
-    over = at_B < 0
-    for i in range(ends):
-        over = over | (new == tl.load(eos + i))
-    tl.store(token + at_B, new, mask=awake)
-    tl.store(own + at_B, number, mask=awake)
-    tl.store(ended + at_B, over, mask=awake)
-    goes_on = (over == 0) & (number + 1 < tl.load(limit + at_B, mask=awake, other=0))
-    tl.store(live + at_B, goes_on.to(tl.int32), mask=awake)
+    going = there & (tl.load(live + at_B, mask=there, other=0) > 0)
+    number = tl.load(own + at_B, mask=going, other=0) + ahead
+    place = tl.load(slot + at_B, mask=going, other=0).to(tl.int64) * T
+    most = tl.load(limit + at_B, mask=going, other=0)
+    for i in range(W):
+        new = tl.load(drawn + at_B * W + i, mask=going, other=0)
+        logprob = tl.load(drawn_logprob + at_B * W + i, mask=going, other=0.0)
+        tl.store(ids + place + number, new.to(tl.int32), mask=going)
+        tl.store(logprobs + place + number, logprob, mask=going)
+        over = at_B < 0
+        for end in range(ends):
+            over = over | (new == tl.load(eos + end))
+        goes_on = (over == 0) & (number + 1 < most)
+        tl.store(token + at_B, new, mask=going)
+        tl.store(own + at_B, number, mask=going)
+        tl.store(ended + at_B, over, mask=going)
+        tl.store(live + at_B, goes_on.to(tl.int32), mask=going)
+        # What was drawn behind a guess holds if the guess is what was drawn.
+        going = going & goes_on & (i + 1 < W)
+        going = going & (tl.load(guess + at_B * (W - 1) + i, mask=going, other=-1) == new)
+        number += 1
 
 
-def take(state: State, drawn: tuple[Tensor, Tensor], eos: Tensor, ahead: int) -> None:
-    """Write down a drawn token of every live row, and end the rows that are done."""
+def take(
+    state: State,
+    drawn: tuple[Tensor, Tensor],
+    eos: Tensor,
+    ahead: int,
+    guess_BD: Tensor | None = None,
+) -> None:
+    """Write down a drawn token of every live row, and end the rows that are done.
+
+    With guesses D + 1 tokens of a row were drawn, each behind the guesses before it: they are
+    written down up to the first that is not what was guessed.
+    """
     rows, room = len(state.token), state.ids_ST.shape[1]
+    wide = 1 if guess_BD is None else guess_BD.shape[1] + 1
     _take[(triton.cdiv(rows, 128),)](
-        *drawn, eos, len(eos), ahead, state.token, state.own, state.slot, state.live, state.limit,
-        state.ended, state.ids_ST, state.logprobs_ST, rows, room, BLOCK=128,
+        *drawn, drawn[0] if guess_BD is None else guess_BD, wide, eos, len(eos), ahead,
+        state.token, state.own, state.slot, state.live, state.limit, state.ended, state.ids_ST,
+        state.logprobs_ST, rows, room, BLOCK=128,
     )  # fmt: skip

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from sps.rollout.cuda import tail
 from sps.rollout.cuda.state import PAGE, State, bucket, pages_of
 from sps.types import Request, Sampling
 
@@ -96,6 +97,9 @@ class Room:
         self.pages_SM = torch.zeros(self.size, asked.one, dtype=torch.int32, device=device)
         self.length_P = torch.zeros(self.size, dtype=torch.int32, device=device)
         self.state = State.empty(self.size, asked.new, device)
+        few, wide = bucket(tail.ROWS, self.size), tail.DEPTH + 1
+        self.guess_BD = torch.full((few, wide - 1), -1, device=device)
+        self.report_BX = torch.zeros(few, 2 + wide, dtype=torch.int64, device=device)
         self.graphs: dict[tuple, Callable[[], None]] = {}
         self.pool: Any = None
         decoder.prepare(asked.longest + asked.new)
@@ -110,7 +114,7 @@ class Room:
         self, step: Callable[[Room, int, Sampling], None], rows: int, sampling: Sampling
     ) -> Callable[[], None]:
         """The step for this many rows, captured at first use; state is put back afterwards."""
-        key = (rows, sampling.temperature, sampling.top_p, sampling.top_k)
+        key = (step.__name__, rows, sampling.temperature, sampling.top_p, sampling.top_k)
         if key not in self.graphs:
             live = self.state.live.clone()
             self.state.live.zero_()  # warm-up and capture must not move any row

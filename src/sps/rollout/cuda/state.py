@@ -1,6 +1,6 @@
 """What a decode step on a GPU reads and writes beside keys and values, and how these are counted.
 
-Axes: B rows being decoded, S slots, T own tokens.
+Axes: B rows being decoded, S slots, T own tokens, D guesses, W = D + 1.
 """
 
 from __future__ import annotations
@@ -46,6 +46,25 @@ class State:
 
     def __getitem__(self, some: slice) -> State:
         return replace(self, **{name: tensor[some] for name, tensor in self.rows().items()})
+
+    def with_guesses(self, guess_BD: Tensor) -> State:
+        """Each row W times, side by side: as it is, and with each guess of what follows drawn.
+
+        A guess is -1 where there is none; then, and past a row's limit, nothing is done.
+        """
+        ahead_W = torch.arange(guess_BD.shape[1] + 1, dtype=self.own.dtype, device=self.own.device)
+        token_BW = torch.cat([self.token[:, None], guess_BD], 1)
+        own_BW = self.own[:, None] + ahead_W
+        live_BW = (self.live > 0)[:, None] & (token_BW >= 0) & (own_BW + 1 < self.limit[:, None])
+        wide = {
+            name: tensor[:, None].expand_as(live_BW).contiguous().flatten()
+            for name, tensor in self.rows().items()
+        }
+        wide["token"] = token_BW.clamp(min=0).flatten()
+        wide["live"] = live_BW.to(self.live.dtype).flatten()
+        # One that does nothing still reads the numbers of its pages, and must find some.
+        wide["own"] = torch.where(live_BW, own_BW, self.own[:, None]).flatten()
+        return replace(self, **wide)
 
 
 def pages_of(tokens: int) -> int:

@@ -25,12 +25,15 @@ from sps.rollout.native import attention
 from sps.rollout.native import layers as fused
 from sps.rollout.native.copied import CopiedEngine
 from sps.rollout.native.sampling import draw, row_keys, uniforms
+from sps.rollout.table import NativeConfig
 from sps.types import Completion, Request, Sampling
 
 _DROP_BELOW = 0.75  # drop finished rows once the live ones are fewer than this share
 
 
-def make(policy: Any, max_rows: int, ranks: Any, settings: None = None) -> RolloutEngine:
+def make(
+    policy: Any, max_rows: int, ranks: Any, settings: NativeConfig | None = None
+) -> RolloutEngine:
     """On a GPU replayed graphs, for bf16 and models of a known shape; over sharded weights, a
     whole copy in the computation's precision on each rank."""
     if ranks.sharded:
@@ -38,14 +41,14 @@ def make(policy: Any, max_rows: int, ranks: Any, settings: None = None) -> Rollo
         copy = copy.to(policy.model.compute_dtype)
         materialise(copy, ranks.accelerator.device)
         whole = replace(policy, model=copy.to(ranks.accelerator.device))
-        return CopiedEngine(make(whole, max_rows, ALONE), copy)
+        return CopiedEngine(make(whole, max_rows, ALONE, settings), copy)
     arguments = (policy.model, policy.eos_ids, policy.pad_id, max_rows)
     on_gpu = policy.model.device.type == "cuda"
     rounded = getattr(policy.model, "compute_dtype", None) == torch.bfloat16
     if on_gpu and rounded and fused.supports_kernels(policy.model):
         from sps.rollout.cuda.engine import CudaEngine  # needs triton, which CPUs may lack
 
-        return CudaEngine(*arguments)
+        return CudaEngine(*arguments, (settings or NativeConfig()).speculate)
     return NativeEngine(*arguments)
 
 
