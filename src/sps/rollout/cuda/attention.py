@@ -16,7 +16,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sps.rollout.cuda import early
 from sps.rollout.cuda.state import State
 
 _PROGRAMS = 528  # that keep a GPU busy: four on each of an H200's 132 multiprocessors
@@ -90,10 +89,9 @@ def _store_new(
 def _store(
     qkv, cos, sin, k_norm, eps, keys, values, table, M, slot, prompt, prompt_length, own, live,
     HEADS: tl.constexpr, SHARED: tl.constexpr, D: tl.constexpr, NORM: tl.constexpr,
-    PAGE: tl.constexpr, EARLY: tl.constexpr,
+    PAGE: tl.constexpr,
 ):  # fmt: skip
     """The new tokens' keys and values alone, for rows that see those of other rows."""
-    early.begin(EARLY)
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     awake, before = tl.load(live + row), tl.load(own + row)
     behind = tl.load(prompt_length + tl.load(prompt + row))
@@ -111,13 +109,11 @@ def _attend(
     own, live, out, tops, totals, scale, parts, turns,
     HEADS: tl.constexpr, SHARED: tl.constexpr, D: tl.constexpr, NORM: tl.constexpr,
     R: tl.constexpr, N: tl.constexpr, PAGE: tl.constexpr, SPLIT: tl.constexpr, STORE: tl.constexpr,
-    EARLY: tl.constexpr,
 ):  # fmt: skip
     """One part of the keys that a row sees, for the query heads that share a key/value head: `out`,
 
     or, where there are parts, its sum before division, the largest score and the sum of weights.
     """
-    early.begin(EARLY)
     row, head, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     group: tl.constexpr = HEADS // SHARED
     at_R, at_D = tl.arange(0, R), tl.arange(0, D)
@@ -170,10 +166,9 @@ def _attend(
 
 @triton.jit(do_not_specialize=["parts"])
 def _join(
-    mixes, tops, totals, out, parts, D: tl.constexpr, K: tl.constexpr, EARLY: tl.constexpr
+    mixes, tops, totals, out, parts, D: tl.constexpr, K: tl.constexpr
 ):  # fmt: skip
     """The softmax over all parts of a query head's keys; a part without keys has top -inf."""
-    early.begin(EARLY)
     head = tl.program_id(0).to(tl.int64)
     at_K, at_D = tl.arange(0, K), tl.arange(0, D)
     place = head * parts + at_K
@@ -214,7 +209,7 @@ def attend(
         _store[(rows, shared)](
             qkv_BX, *turns, (norms or turns)[1], eps, *cache, table_SM, table_SM.shape[1],
             state.slot, state.prompt, length_P, state.own, state.live, HEADS=heads, SHARED=shared,
-            D=width, NORM=norms is not None, PAGE=page, num_warps=1, **early.options(),
+            D=width, NORM=norms is not None, PAGE=page, num_warps=1,
         )  # fmt: skip
     _attend[(rows, shared, plan.parts)](
         qkv_BX, *turns, *(norms or turns), eps, *cache, table_SM, table_SM.shape[1], state.slot,
@@ -222,12 +217,11 @@ def attend(
         width**-0.5 * 1.4426950408889634, plan.parts, plan.turns, HEADS=heads, SHARED=shared,
         D=width, NORM=norms is not None, R=max(16, triton.next_power_of_2(heads // shared)),
         N=plan.keys, PAGE=page, SPLIT=plan.parts > 1, STORE=int(not runs), num_warps=plan.warps,
-        **early.options(),
         num_stages=2 * plan.stages - 1,  # half of them go to the numbers of the pages
     )  # fmt: skip
     if plan.parts > 1:
         _join[(rows * heads,)](
             into, tops, totals, out_BX, plan.parts,
-            D=width, K=triton.next_power_of_2(plan.parts), num_warps=4, **early.options(),
+            D=width, K=triton.next_power_of_2(plan.parts), num_warps=4,
         )  # fmt: skip
     return out_BX
