@@ -60,7 +60,7 @@ def groups_of(done: list[Row], left: list[Row], start: int, alone: bool) -> list
 def steps(rows: list[Row], few: int, depth: int, alone: bool) -> tuple[int, int, float]:
     """Steps of the tail without and with guesses, and tokens a row and step."""
     lengths = sorted(len(r["ids"]) for r in rows)
-    start = lengths[-few - 1]
+    start = lengths[-few - 1] if few < len(rows) else 0
     left = [r for r in rows if len(r["ids"]) > start]
     if not left:  # more than `few` are cut off at the same length
         return 0, 0, 0.0
@@ -104,6 +104,8 @@ def main() -> None:
             for source in ("own text", "group"):
                 found = [steps(part, few, depth, source == "own text") for part in parts]
                 plain, guessed = (sum(f[i] for f in found) for i in (0, 1))
+                if not guessed:
+                    continue
                 each = ", ".join(f"{p} -> {g} steps ({t:.2f} a row)" for p, g, t in found if p)
                 print(f"{few} rows, {depth} guesses, {source}: {plain / guessed:.2f}: {each}")
 
