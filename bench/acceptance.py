@@ -76,6 +76,8 @@ def steps(rows: list[Row], few: int, depth: int, alone: bool) -> tuple[int, int,
                 while right < min(len(guess), len(rest)) and guess[right] == rest[right]:
                     right += 1
                 taken[i] = rest[: right + 1]
+        for group, _ in places:  # what the last step drew is known one step late, as in the engine
+            group.look()
         for i, ids in taken.items():
             places[i][0].extend(places[i][1], ids)
             at[i] += len(ids)

@@ -37,6 +37,7 @@ def test_a_guess_goes_on_as_the_latest_place_with_the_longest_end_did():
         number = int(rng.choice(numbers))
         ids = rng.integers(0, 4, rng.integers(1, 6)).tolist()
         group.extend(number, ids)
+        group.look()
         written += [(number, token) for token in ids]
         found = group.guess(number, 5)
         assert found == plain(written, number, 5)
@@ -50,6 +51,10 @@ def test_nothing_is_guessed_behind_what_is_new():
     assert group.guess(text, 4) == []
     group.extend(text, [6])
     assert group.guess(text, 4) == [7]
+    group.extend(text, [4, 6])
+    assert group.guess(text, 4) == [7]  # not looked at yet
+    group.look()
+    assert group.guess(text, 4) == [4, 6]
 
 
 @pytest.mark.parametrize("asked", [True, False])

@@ -149,11 +149,13 @@ def _attend(
         seen = start + tl.arange(0, N) < tl.where(first, behind, before)
         there = ((page * SHARED + head) * PAGE + start % PAGE) * D
         k = tl.load(keys + there + at_ND, mask=seen[:, None], other=0.0)
-        scores = tl.where(seen[None, :], tl.dot(q, tl.trans(k)) * scale, float("-inf"))
+        scores = tl.where(
+            seen[None, :], tl.dot(q, tl.trans(k), input_precision="ieee") * scale, float("-inf")
+        )
         top = tl.maximum(best, tl.max(scores, 1))
         shrink, mass = tl.exp2(best - top), tl.exp2(scores - top[:, None])
         v = tl.load(values + there + at_ND, mask=seen[:, None], other=0.0)
-        mixed = mixed * shrink[:, None] + tl.dot(mass.to(v.dtype), v)
+        mixed = mixed * shrink[:, None] + tl.dot(mass.to(v.dtype), v, input_precision="ieee")
         best, total = top, total * shrink + tl.sum(mass, 1)
     if SPLIT:
         tl.store(tops + place, best, mask=at_R < group)

@@ -17,24 +17,31 @@ class Group:
     def __init__(self, prompt: Sequence[int]):
         self.texts: list[list[int]] = []
         self.last: dict[tuple[int, ...], tuple[int, int]] = {}  # text, place of what follows
+        self.new: list[tuple[int, int]] = []  # texts that went on, and from which place
         self.add(list(prompt))
 
     def add(self, ids: list[int]) -> int:
         """A text, whose number is returned."""
         self.texts.append([])
         self.extend(len(self.texts) - 1, ids)
+        self.look()
         return len(self.texts) - 1
 
     def extend(self, number: int, ids: list[int]) -> None:
-        """A text goes on."""
-        text = self.texts[number]
-        old = len(text)
-        text += ids
-        for size in SIZES:
-            first = max(0, old - size)  # of those that a new token follows
-            follows = zip(repeat(number), range(first + size, len(text)), strict=False)
-            keys = zip(*(text[first + at :] for at in range(size)), strict=False)
-            self.last.update(zip(keys, follows, strict=False))
+        """A text goes on; guesses come from what is new once it was looked at."""
+        self.new.append((number, len(self.texts[number])))
+        self.texts[number] += ids
+
+    def look(self) -> None:
+        """Through what is new: most of the work, and best done while a step is under way."""
+        for number, old in self.new:
+            text = self.texts[number]
+            for size in SIZES:
+                first = max(0, old - size)  # of those that a new token follows
+                follows = zip(repeat(number), range(first + size, len(text)), strict=False)
+                keys = zip(*(text[first + at :] for at in range(size)), strict=False)
+                self.last.update(zip(keys, follows, strict=False))
+        self.new.clear()
 
     def guess(self, number: int, most: int) -> list[int]:
         """Up to so many tokens that a text may go on with."""

@@ -115,9 +115,9 @@ def _product(
     up = tl.zeros([BN, BM], tl.float32)
     for k in range(0, each, BK):
         some = tl.load(xs + k, mask=there, other=0.0)
-        acc = tl.dot(tl.load(ws + k), some, acc)
+        acc = tl.dot(tl.load(ws + k), some, acc, input_precision="ieee")
         if SILU:
-            up = tl.dot(tl.load(ws + N.to(tl.int64) * K + k), some, up)
+            up = tl.dot(tl.load(ws + N.to(tl.int64) * K + k), some, up, input_precision="ieee")
     kind = out.dtype.element_ty
     result = acc.to(kind)
     if SILU:
@@ -168,8 +168,8 @@ def _silu_product(x, weight, out, rows, K, N, BM: tl.constexpr, BN: tl.constexpr
     gate, up = tl.zeros([BM, BN], tl.float32), tl.zeros([BM, BN], tl.float32)
     for k in range(0, K, BK):
         part = tl.load(xs + k, mask=there, other=0.0)
-        gate = tl.dot(part, tl.load(gates + k), gate)
-        up = tl.dot(part, tl.load(gates + N * K + k), up)
+        gate = tl.dot(part, tl.load(gates + k), gate, input_precision="ieee")
+        up = tl.dot(part, tl.load(gates + N * K + k), up, input_precision="ieee")
     kind = out.dtype.element_ty
     gate = gate.to(kind).to(tl.float32)
     mixed = (gate * tl.sigmoid(gate)).to(kind) * up.to(kind)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -38,8 +39,12 @@ def captured(step: Callable[[], None], pool: Any) -> Callable[[], None]:
         step()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
-        step()
+    gc.disable()  # a graph that is thrown away during a capture ends it
+    try:
+        with torch.cuda.graph(graph, pool=pool):
+            step()
+    finally:
+        gc.enable()
     return graph.replay
 
 

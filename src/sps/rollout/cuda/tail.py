@@ -85,6 +85,8 @@ class Tail:
             guess_D[: len(found)] = found
         room.guess_BD[: rows.count].copy_(torch.from_numpy(guess_BD))
         replay()
+        for group in self.groups.values():  # while the step is under way
+            group.look()
         report_BX = room.report_BX[: rows.count].cpu().numpy()
         rows.age_B = report_BX[:, 0].copy()
         taken_B = rows.age_B - before_B
