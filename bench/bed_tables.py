@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.methods import METHODS, TRIALS, trials_of
+from bench.methods import METHODS, TRIALS, settings_of, trials_of
 from sps.algo.frontier import Gap, areas, frontier
 from sps.algo.passk import mean_interval, pass_at_k
 
@@ -133,7 +133,9 @@ def winners(results: Path, bed: str) -> list[str]:
     """The best trial of each method; by its plain name where that is the method's own setting."""
     tried, (_, _, found) = trials_of(bed), trial_areas(results, bed)
     best = {method: max(own, key=lambda name: own[name]) for method, own in found.items()}
-    return [m if best[m] == tried[m][0] else best[m] for m in TRIALS if m in best]
+    known_as = {tuple(settings_of(bed, method)): method for method in METHODS}  # grpo_half
+    named = {m: known_as.get(tuple(settings_of(bed, best[m])), best[m]) for m in best}
+    return [m if best[m] == tried[m][0] else named[m] for m in TRIALS if m in best]
 
 
 def trials_table(results: Path, bed: str) -> list[str]:

@@ -32,7 +32,7 @@ from threading import Lock
 from typing import Any
 
 from bench.bed_tables import known, markdown, shown, trials_table, verdict, winners
-from bench.methods import BEDS, METHODS, trials_of
+from bench.methods import BEDS, METHODS, settings_of, trials_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -40,10 +40,9 @@ ROOT = Path(__file__).parents[1]
 def command(bed: str, method: str, seed: int, folder: Path, more: list[str]) -> list[str]:
     """The run as its users would type it."""
     recipe, lr, own = BEDS[bed]
-    name, *settings = method.split(":")
+    name = method.split(":")[0]
     sets = [f"seed={seed}", f"name={name}", f"rl.lr={lr}", *own, "evaluation.final=false"]
-    sets += ["checkpoint.every=0", *METHODS[name], *settings, *more]
-    sets = [item.replace("HALF", str(lr / 2)) for item in sets]
+    sets += ["checkpoint.every=0", *settings_of(bed, method), *more]
     given = [part for item in sets for part in ("--set", item)]
     return [sys.executable, "-m", "sps", "train", str(ROOT / recipe), "--out", str(folder), *given]
 

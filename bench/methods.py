@@ -107,3 +107,9 @@ def trials_of(bed: str) -> dict[str, list[str]]:
         for method, tried in TRIALS.items()
         for key, values in tried.items()
     }
+
+
+def settings_of(bed: str, method: str) -> list[str]:
+    """What sets a method apart on a bed, with the settings that its name may have."""
+    name, *own = method.split(":")
+    return [item.replace("HALF", str(BEDS[bed][1] / 2)) for item in METHODS[name]] + own
