@@ -1,5 +1,7 @@
 """The memory that the GPU engine takes: as much as its rows want, as it may have, and no more."""
 
+import gc
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -75,3 +77,35 @@ def test_memory_of_graphs_is_new_when_all_were_dropped(monkeypatch):
     assert len(pools) == 3  # captured once each, and once again
     assert pools[0] is pools[1] is not pools[2]
     assert all(pool is not None for pool in pools)
+
+
+@pytest.mark.parametrize("collects", [True, False])
+@pytest.mark.parametrize("error", [None, torch.OutOfMemoryError])
+def test_nothing_is_collected_during_a_capture_and_then_as_before(monkeypatch, collects, error):
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    seen, capturing = [], []
+
+    @contextmanager
+    def graph(*_, **__):
+        capturing.append(True)
+        yield
+
+    def step():
+        if capturing:
+            seen.append(gc.isenabled())
+            if error:
+                raise error
+
+    for name in ("Stream", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, lambda: stream)
+    monkeypatch.setattr(torch.cuda, "stream", nullcontext)
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay="again"))
+    was = gc.isenabled()
+    (gc.enable if collects else gc.disable)()
+    try:
+        with pytest.raises(error) if error else nullcontext():
+            assert room.captured(step, None) == "again"
+        assert (seen, gc.isenabled()) == ([False], collects)
+    finally:
+        (gc.enable if was else gc.disable)()

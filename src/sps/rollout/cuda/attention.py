@@ -16,11 +16,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from sps.rollout.cuda.device import shared_memory
 from sps.rollout.cuda.state import State
 
 _PROGRAMS = 528  # that keep a GPU busy: four on each of an H200's 132 multiprocessors
 _MOST_PARTS = 32
 _LONG = 1024  # tokens of a row from which it is worth splitting
+_BESIDE = 16 * 1024  # bytes of shared memory that go to other things than keys and values
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,9 @@ def plan_for(rows: int, shared: int, width: int, longest: int) -> Plan:
     programs = rows * shared
     parts = max(1, min(_MOST_PARTS, _PROGRAMS // programs)) if longest >= _LONG else 1
     few = programs < 1000 or width > 64
-    return Plan(parts, 64 if few else 32, 2, 1 if width <= 64 else 2, 4 if few else 3)
+    keys, stages = (64, 4) if few else (32, 3)
+    fit = 1 + (shared_memory() - _BESIDE) // (2 * keys * width * 2)  # keys and values in bf16
+    return Plan(parts, keys, 2, 1 if width <= 64 else 2, max(2, min(stages, fit)))
 
 
 @triton.jit

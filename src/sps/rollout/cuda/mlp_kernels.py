@@ -15,10 +15,13 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn.functional import linear
 
+from sps.rollout.cuda.device import shared_memory
+
 _TILE = 64  # side of a product's tile
 _FEW = 32  # rows
 _SMALL = 1024  # length of a sum up to which a model is small
 _PROCESSORS = 132  # of an H200
+_ROOMY = 160 * 1024  # bytes of shared memory, as an A100 has; the tiles below need them
 
 
 @triton.jit
@@ -83,6 +86,8 @@ def few_rows(rows: int, size: int, depth: int, kind: str) -> Tiles | None:
     Kinds: `whole`; `parts`, which may be added up later; `silu`; `bias`.
     """
     if rows > _FEW or depth <= _SMALL or size % 128 or depth % 128 or kind == "bias":
+        return None
+    if shared_memory() < _ROOMY:
         return None
     if kind == "parts":
         split = next((n for n in (4, 7, 2) if depth % (128 * n) == 0), 0)

@@ -39,12 +39,14 @@ def captured(step: Callable[[], None], pool: Any) -> Callable[[], None]:
         step()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
+    collects = gc.isenabled()
     gc.disable()  # a graph that is thrown away during a capture ends it
     try:
         with torch.cuda.graph(graph, pool=pool):
             step()
     finally:
-        gc.enable()
+        if collects:
+            gc.enable()
     return graph.replay
 
 

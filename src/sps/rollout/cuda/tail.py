@@ -3,7 +3,7 @@
 A step reads all weights however few rows it has, so that a row may as well bring several tokens:
 the latest, and guesses of what follows. A draw depends on (seed, problem, sample, position) alone,
 so that a guess is not accepted or refused by chance: it is what is drawn, or it is not. What is
-drawn is the same with and without guesses.
+drawn is the same with and without guesses, but for the rounding of products with more rows.
 """
 
 from __future__ import annotations
