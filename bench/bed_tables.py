@@ -14,9 +14,15 @@ from sps.algo.frontier import Gap, areas, frontier
 from sps.algo.passk import mean_interval, pass_at_k
 
 
+def tuned_file(results: Path) -> Path:
+    """Where runs of methods with other settings than their own are: not in a bed's figure."""
+    return results.with_stem(f"{results.stem}_tuned")
+
+
 def known(results: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
     """The longest line of each run."""
-    lines = map(json.loads, results.read_text().splitlines()) if results.exists() else ()
+    files = [path for path in (results, tuned_file(results)) if path.exists()]
+    lines = (json.loads(line) for path in files for line in path.read_text().splitlines())
     found: dict[tuple[str, str, int], dict[str, Any]] = {}
     for line in lines:
         key = line["bed"], line["method"], line["seed"]

@@ -31,7 +31,15 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from bench.bed_tables import known, markdown, shown, trials_table, verdict, winners
+from bench.bed_tables import (
+    known,
+    markdown,
+    shown,
+    trials_table,
+    tuned_file,
+    verdict,
+    winners,
+)
 from bench.methods import BEDS, METHODS, settings_of, trials_of
 
 ROOT = Path(__file__).parents[1]
@@ -143,7 +151,8 @@ def main() -> None:
         if time.time() > deadline - 20:
             return
         line = one(told.bed, *job, told.more, told.skip, deadline, told.runs)
-        with lock, results.open("a") as file:
+        apart = ":" in job[0] and not told.results
+        with lock, (tuned_file(results) if apart else results).open("a") as file:
             file.write(json.dumps(line) + "\n")
         print(*job, line["how"], line["seconds"], flush=True)
 
