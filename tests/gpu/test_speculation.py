@@ -49,11 +49,11 @@ def small(monkeypatch, request):
 
 def make(config=Qwen2Config, kind=Qwen2ForCausalLM):
     torch.manual_seed(0)
-    model = kind(config(**SHAPE)).eval().to("cuda" if ON_GPU else "cpu")
-    for name, p in model.named_parameters():
+    model = kind(config(**SHAPE)).eval()
+    for name, p in model.named_parameters():  # on the CPU, so that a GPU has the same weights
         p.data.normal_(std=0.5) if "bias" in name else p.data.mul_(4)
     model.compute_dtype = torch.float32
-    return model
+    return model.to("cuda" if ON_GPU else "cpu")
 
 
 def asked(samples, lengths=(5, 17)):
@@ -91,10 +91,8 @@ def assert_same(got, want):
 
 
 def teller(known, shift=0):
-    """A guesser that knows what will be drawn; shifted, it is always wrong.
-
-    It may take one row for another that begins alike, which costs a step.
-    """
+    """A guesser that knows what will be drawn, of rows that do not begin alike; shifted, it is
+    always wrong."""
 
     def guess(self, number, most):
         ids = self.texts[number]
@@ -123,10 +121,8 @@ def test_right_guesses_are_taken_up_to_the_end_or_the_limit(small, monkeypatch, 
     assert_same(got, want)
     assert {len(c.ids) == limit for c in want.values()} == {True, False}
     assert {c.finished for c in want.values()} == {True, False}
-    # The first token comes with the prompt, then five a step; one may be lost.
-    fewest = -(-(limit - 1) // 5)
-    assert steps["step"] == 0
-    assert fewest <= steps["check"] <= fewest + 1
+    # The first token comes with the prompt, then five a step.
+    assert steps == {"check": -(-(limit - 1) // 5)}
 
 
 def test_right_guesses_of_a_model_that_norms_its_keys(small, monkeypatch):
@@ -156,7 +152,7 @@ def test_rows_that_wait_are_drawn_by_plain_steps_first(small, monkeypatch):
     got, steps = drawn(model, requests, sampling, speculate=True, max_rows=3)
     assert_same(got, want)
     assert steps["step"] >= 8
-    assert 1 <= steps["check"] <= 5
+    assert 1 <= steps["check"] <= 4
 
 
 def test_rows_that_find_no_pages_are_drawn_again(small, monkeypatch):
