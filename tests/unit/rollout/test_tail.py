@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -167,3 +168,24 @@ def test_every_sample_is_what_plain_steps_draw(prompts, n, extra, size, new, rig
         assert found[key].finished == (text[-1] == END)
     if len(texts) <= min(4, size):
         assert checks
+
+
+def checks_of(text):
+    """Guessed steps for one sample of this text, with the product's own guesses."""
+    with ExitStack() as patched:
+        for module in (state_module, rows_module):
+            patched.enter_context(patch.object(module, "PAGE", PAGE))
+        rng = np.random.default_rng(0)
+        done, checks = draw(1, 60, [3], {(0, 0): text}, 1, len(text), Group.guess, rng)
+    assert done[0].ids.tolist() == text
+    return checks
+
+
+def test_what_repeats_takes_few_steps():
+    # Nothing repeats up to the second 1, which is known a step later; then come four a step.
+    assert checks_of([1, 2, 3, 4, 5, 6] * 10) == pytest.approx(7 + (59 - 7) / 4, abs=2)
+
+
+def test_guessing_ends_where_nothing_repeats():
+    # 1 + (31/32)^n, the mean of 2 and of ones, is below 1.3 from n = 38 on.
+    assert checks_of(list(range(1, 101))) == 38
