@@ -293,3 +293,12 @@ def test_what_is_established_is_in_a_table_of_the_page():
 def negated(triple):
     mean, low, high = re.findall(r"[+-][\d.]+", triple.translate(str.maketrans("+-", "-+")))
     return f"{mean} [{high}, {low}]"
+
+
+def test_tuned_methods_are_the_best_trials_by_the_names_that_methods_have():
+    from bench.bed_tables import winners
+
+    found = winners(ROOT / "bench" / "results" / "tune_embedded.jsonl", "embedded")
+    # its own setting, a setting that has a name, another setting
+    assert {"gspo", "grpo_half", "memory_sps:irl.memory.weight=3"} <= {*found}
+    assert len(found) == 23
