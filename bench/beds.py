@@ -31,6 +31,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from bench.bed_mixes import MIXED, mixes
 from bench.bed_tables import (
     known,
     markdown,
@@ -50,7 +51,9 @@ def command(bed: str, method: str, seed: int, folder: Path, more: list[str]) -> 
     recipe, lr, own = BEDS[bed]
     name = method.split(":")[0]
     sets = [f"seed={seed}", f"name={name}", f"rl.lr={lr}", *own, "evaluation.final=false"]
-    sets += ["checkpoint.every=0", *settings_of(bed, method), *more]
+    # Of a mixed method the last checkpoint is needed, and no step but the last is of its path.
+    ends = ["checkpoint.every=100000", "evaluation.every=100000"]
+    sets += [*(ends if name in MIXED else ["checkpoint.every=0"]), *settings_of(bed, method), *more]
     given = [part for item in sets for part in ("--set", item)]
     return [sys.executable, "-m", "sps", "train", str(ROOT / recipe), "--out", str(folder), *given]
 
@@ -80,6 +83,8 @@ def one(
         if code:
             print((Path(place) / "log").read_text()[-2000:], file=sys.stderr, flush=True)
         steps = {int(p.stem[-6:]): json.loads(p.read_text()) for p in _validations(folder)}
+        if code == 0 and method.split(":")[0] in MIXED:
+            steps |= mixes(folder)
         line = {"bed": bed, "method": method, "seed": seed, "ended": code == 0}
         line["how"] = "ended" if code == 0 else "cut short" if code is None else "failed"
         line |= {"seconds": round(time.time() - began, 1), "set": more}

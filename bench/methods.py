@@ -12,6 +12,7 @@ METHODS: dict[str, list[str]] = {
     "grpo": [],
     "grpo_half": ["rl.lr=HALF"],
     "grpo_1e-5": ["rl.lr=1e-5"],
+    "grpo_mixed": [],  # its last weights mixed with the base's: bench/bed_mixes.py
     "grpo_kl": ["rl.algorithm.beta=0.05"],
     "sps": SPS,
     "memory": MEMORY,

@@ -181,6 +181,47 @@ def test_rows_that_find_no_pages_are_drawn_again(small, monkeypatch):
     assert steps["check"]
 
 
+@pytest.mark.skipif(not ON_GPU, reason="draws thousands of texts, and bf16 is not interpreted")
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_checked_texts_follow_the_distribution(small, monkeypatch, kind):
+    """Texts of three tokens, the last two guessed, by chi-square against the model alone."""
+    from sps.rollout.cuda.engine import CudaEngine
+
+    calls, samples = 400, 32
+    model, (request,) = make(), asked(samples, [9])
+    model.compute_dtype = kind
+    monkeypatch.setattr("sps.rollout.cuda.decoder.Decoder.kind", kind)
+    monkeypatch.setattr("sps.rollout.cuda.tail._PAYS", 0.0)  # however few are right
+    monkeypatch.setattr(
+        guesses.Group,
+        "guess",
+        lambda self, number, most: [(number + 3 * i) % VOCABULARY for i in range(most)],
+    )
+    seen, engine = Counter(), CudaEngine(model, [VOCABULARY], 0, samples, speculate=True)
+    for seed in range(calls):
+        done = engine.generate([request], Sampling(samples, 3, seed=seed))
+        seen.update(tuple(c.ids.tolist()) for c in done)
+    p_by_text = {(): 1.0}
+    for _ in range(3):
+        texts = [[*request.prompt_ids, *text] for text in p_by_text]
+        device = next(model.parameters()).device
+        with torch.no_grad():
+            p_TV = model(torch.tensor(texts, device=device)).logits[:, -1].double().softmax(-1)
+        p_by_text = {
+            (*text, token): p * share
+            for (text, p), row in zip(p_by_text.items(), p_TV.tolist(), strict=True)
+            for token, share in enumerate(row)
+        }
+    total = calls * samples
+    often = {text: p * total for text, p in p_by_text.items() if p * total >= 5}
+    assert len(often) > 9
+    got = torch.tensor([seen[text] for text in often], dtype=torch.double)
+    want = torch.tensor([*often.values()], dtype=torch.double)
+    square = ((got - want) ** 2 / want).sum() + (got.sum() - want.sum()) ** 2 / (total - want.sum())
+    p = torch.special.gammaincc(torch.tensor(len(often) / 2).double(), square / 2)
+    assert p > 1e-4, p
+
+
 def test_rows_of_a_run_see_one_another_in_any_order(small):
     """The last of a run first: no row may count on others before it having been stored."""
     from sps.rollout.cuda import attention
