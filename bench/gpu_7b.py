@@ -170,7 +170,8 @@ def run(name: str, part: Part, asked: argparse.Namespace) -> Any:
         told["seconds"][which] = time.monotonic() - began
         told[f"code, {which}"] = process.returncode
         yield told | read(folder)
-        if time.monotonic() > deadline or process.returncode not in (0, -signal.SIGKILL):
+        stopped = process.returncode == -signal.SIGKILL and bool(end) and reached(folder, end)
+        if process.returncode and not stopped:  # failed, or its time was up
             return
     told["ended"] = process.returncode == 0 or bool(ends[-1] and reached(folder, ends[-1]))
     yield told | read(folder)

@@ -309,7 +309,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--tail", type=lambda t: tuple(map(int, t.split("x"))), default=(32, 3))
-    parser.add_argument("--float32", action="store_true", help="samples must be the same")
+    parser.add_argument("--float32", action="store_true", help="log-probabilities must be the same")
     options = parser.parse_args()
     failed = False
     for wanted in options.work:
