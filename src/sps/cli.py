@@ -225,6 +225,7 @@ def evaluate(
     workers: Annotated[int, typer.Option(min=0, help="Judging processes; 0: one a core.")] = 0,
     time_limit: Annotated[float, typer.Option(min=0.1, help="Seconds a verdict may take.")] = 6.0,
     cut: Annotated[str | None, _of_run("Cut-off answers: zero, or judge a box.", "zero")] = None,
+    right: Annotated[float | None, _of_run("Reward that is right, of python: tasks.", 1)] = None,
     unsafe: Annotated[str, typer.Option(help="gym tasks that may evaluate answers.")] = "",
     retries: Annotated[int, typer.Option(help="Of a request to the endpoint.")] = 6,
     api_key_env: Annotated[str, typer.Option(help="Variable with its key.")] = "OPENAI_API_KEY",

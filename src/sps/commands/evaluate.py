@@ -72,6 +72,7 @@ class Machinery:
     workers: int = 0
     time_limit: float = 6.0
     cut: str = "zero"
+    right: float = 1.0  # reward that counts as right, of tasks whose judge gives rewards
     unsafe: str = ""  # tasks of reasoning-gym that may evaluate answers, by name, with commas
     concurrency: int = 16
     retries: int = 6
@@ -167,6 +168,8 @@ def _check(settings: EvalSettings, machinery: Machinery, ranks: Ranks) -> None:
         raise UserError(f"--template {settings.template}: choose one of {', '.join(TEMPLATES)}")
     if settings.dtype not in DTYPES:
         raise UserError(f"--dtype {settings.dtype}: choose one of {', '.join(DTYPES)}")
+    if not 0 < machinery.right <= 1:
+        raise UserError(f"--right {machinery.right:g}: a reward above 0 and at most 1")
     if machinery.cut not in get_args(Cut):
         raise UserError(f"--cut {machinery.cut}: choose one of {', '.join(get_args(Cut))}")
     limit = 1 if settings.limit is None else settings.limit
@@ -197,6 +200,7 @@ def _take(run: _Eval) -> dict[str, Any]:
     asked = {
         **asdict(run.settings),
         "cut": {part.name: run.machinery.cut for part in run.parts},
+        "right": run.machinery.right,
         "questions": {part.name: _digest(part.problems) for part in run.parts},
     }
     claim(run.folder, asked, run.regrade_only)  # refused before anything is made
@@ -267,7 +271,8 @@ def _count(part: Part, n: int, rows: list[dict[str, Any]]) -> Scores:
 def make_part(name: str, settings: EvalSettings, machinery: Machinery) -> Part:
     """A benchmark by name, `countdown`, `gym:TASK`, or OWN; its data is loaded, nothing else is."""
     if name == OWN:
-        task = own_task(settings.model, {**asdict(settings), "cut": machinery.cut})
+        judged = {"cut": machinery.cut, "right": machinery.right}
+        task = own_task(settings.model, asdict(settings) | judged)
         return _part(name, task, settings)
     asked = Bench(
         name,
@@ -279,6 +284,7 @@ def make_part(name: str, settings: EvalSettings, machinery: Machinery) -> Part:
         machinery.workers,
         machinery.time_limit,
         tuple(machinery.unsafe.split(",")),
+        machinery.right,
     )
     return _part(name, make_bench(asked), settings)
 

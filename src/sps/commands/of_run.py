@@ -19,7 +19,12 @@ from sps.tasks.table import TASKS
 from sps.types import Problem
 
 _LOG = logging.getLogger("sps")
-_OF_PROMPT = ("template", "instruction", "cut")  # keys of a task that sps eval may override
+_OF_PROMPT = (
+    "template",
+    "instruction",
+    "cut",
+    "right",
+)  # keys of a task that sps eval may override
 
 
 def find_run(model: str) -> Path | None:
@@ -45,7 +50,9 @@ def defaults_of(model: str, given: Mapping[str, Any]) -> dict[str, Any]:
     how, task = recipe.evaluation, recipe.task
     found = {"temperature": how.temperature, "top_p": how.top_p, "top_k": how.top_k}
     found |= {"max_new_tokens": recipe.rollout.max_new_tokens}
-    found |= {k: getattr(task, k) for k in ("template", "cut") if k in type(task).model_fields}
+    found |= {
+        k: getattr(task, k) for k in ("template", "cut", "right") if k in type(task).model_fields
+    }
     found = {key: value for key, value in found.items() if given.get(key) is None}
     if found:
         shown = ", ".join(f"{key} {value}" for key, value in found.items())

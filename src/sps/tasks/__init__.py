@@ -58,6 +58,7 @@ class Bench:
     workers: int = 0
     time_limit: float = 6.0
     unsafe: tuple[str, ...] = ()
+    right: float = 1.0  # reward that counts as right, where a judge gives rewards
 
 
 @dataclass(frozen=True)

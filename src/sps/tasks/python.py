@@ -172,7 +172,7 @@ def _bench(asked: Bench) -> PythonTask:
     else:
         problems = _generated(code, "test")
     how = {"template": asked.template, "instruction": asked.instruction, "cut": asked.cut}
-    how |= {"workers": asked.workers, "time_limit": asked.time_limit}
+    how |= {"workers": asked.workers, "time_limit": asked.time_limit, "right": asked.right}
     t = PythonConfig.model_validate({**where, **how})
     options = {"path": None, "module": None, "right": t.right, "cut": t.cut, **where}
     return _checked(t, code, {"test": problems[: asked.limit]}, options, tuple)

@@ -43,11 +43,11 @@ def run(tmp_path, monkeypatch):
     return saved
 
 
-def evaluated(monkeypatch, model, bench="", **given):
+def evaluated(monkeypatch, model, bench="", out=None, **given):
     fake = Fake()
     monkeypatch.setattr(command, "make_texts", lambda settings, machinery: fake)
     settings, machinery = make_options(str(model), {"n": 2, "workers": 1, **given})
-    return run_eval(settings, machinery, bench)["benchmarks"], fake
+    return run_eval(settings, machinery, bench, out)["benchmarks"], fake
 
 
 def held_out(tmp_path):
@@ -69,7 +69,7 @@ def test_a_run_without_bench_is_asked_what_it_held_out_as_it_was(
     assert found["test"]["avg"][0] == 1.0  # half a point is right in this recipe
     said = " ".join(capsys.readouterr().out.split())
     assert "temperature 0.9" in said
-    assert "max_new_tokens 7, template plain, cut judge" in said
+    assert "max_new_tokens 7, template plain, cut judge, right 0.5" in said
     assert not caplog.records
 
 
@@ -80,6 +80,17 @@ def test_questions_that_were_trained_on_are_warned_of(run, monkeypatch, caplog):
     (warning,) = (r.getMessage() for r in caplog.records if "trained" in r.getMessage())
     assert "run was trained on 5 of these 10 questions" in warning
     assert "`sps eval run` without --bench" in warning
+
+
+def test_what_reward_is_right_is_as_in_the_run_or_as_given(run, tmp_path, monkeypatch):
+    asked = "run", "python:mine.py:rows.jsonl"  # its judge gives half a point
+    assert evaluated(monkeypatch, *asked)[0][asked[1]]["avg"][0] == 1.0
+    with pytest.raises(UserError, match=r"another right \(0.5, now 0.6\)"):
+        evaluated(monkeypatch, *asked, right=0.6)
+    assert evaluated(monkeypatch, *asked, tmp_path / "a", right=0.6)[0][asked[1]]["avg"][0] == 0.0
+    assert evaluated(monkeypatch, "run", "", tmp_path / "b", right=0.6)[0]["test"]["avg"][0] == 0.0
+    with pytest.raises(UserError, match=r"--right 1\.5: a reward above 0 and at most 1"):
+        evaluated(monkeypatch, *asked, right=1.5)
 
 
 def test_what_is_no_run_has_the_usual_defaults_and_needs_a_benchmark(run, tmp_path):

@@ -40,12 +40,12 @@ def test_every_option_reaches_its_setting(sps):
     numbers = "--n 3 --top-k 5 --max-new-tokens 7 --seed 9 --limit 2 --temperature 0.5 --top-p 0.9"
     words = "--endpoint e --template plain --instruction i --dtype float32 --gguf g"
     machine = "--data-dir d --device cpu --max-rows 8 --workers 2 --time-limit 1.5 --cut judge"
-    more = "--unsafe t --concurrency 4 --retries 1 --api-key-env K --trust-remote-code"
+    more = "--right 0.5 --unsafe t --concurrency 4 --retries 1 --api-key-env K --trust-remote-code"
     settings, machinery, *rest = sps(
         f"m --bench a,b --out o --regrade {numbers} {words} {machine} {more}"
     )
     assert settings == EvalSettings("m", "e", 3, 0.5, 0.9, 5, 7, 9, "plain", "i", 2, "float32", "g")
-    assert machinery == Machinery("d", "cpu", 8, 2, 1.5, "judge", "t", 4, 1, "K", True)
+    assert machinery == Machinery("d", "cpu", 8, 2, 1.5, "judge", 0.5, "t", 4, 1, "K", True)
     assert rest == ["a,b", Path("o"), True]
 
 
