@@ -277,7 +277,8 @@ def test_a_table_of_a_bed_by_hand(tmp_path):
     assert [cell.split()[0] for cell in worse[1:3]] == ["25.0", "25.0"]
     # `worse` has no Pass@1 above the base's: the range is one point, and there they are 75 and 50.
     assert better[4].startswith("+25.0 [")
-    assert (worse[4], better[5], worse[0]) == ("", "10 |", "| `worse`")
+    assert better[5].startswith("+25.0 [")  # as at three quarters of it
+    assert (worse[4:6], better[6], worse[0]) == (["", ""], "10 |", "| `worse`")
 
 
 def test_what_is_established_is_in_a_table_of_the_page():

@@ -25,7 +25,7 @@ def claim(folder: Path, now: dict[str, Any], regrade_only: bool) -> dict[str, An
         if regrade_only:
             raise UserError(f"--regrade: {folder} holds no evaluation; name its folder with --out")
         return now
-    before = {"right": 1.0, **held(folder)}
+    before: dict[str, Any] = {"right": 1.0, **held(folder)}
     free = _FREE | (_OF_WEIGHTS if regrade_only else set())
     now = {**now, **({k: before[k] for k in _OF_WEIGHTS} if regrade_only else {})}
     cuts = before["cut"]
