@@ -49,6 +49,18 @@ def shown(results: Path, bed: str) -> list[str]:
     return [f"| {' | '.join(row)} |" for row in rows]
 
 
+def by_k(results: Path, bed: str, methods: list[str]) -> list[str]:
+    """Pass@k of the base and of methods at their last step, means over seeds, for every k."""
+    paths = paths_of(results, bed)
+    ks = [2**i for i in range(paths.n.bit_length()) if 2**i <= paths.n]
+    ends = {"base": paths.base[None]} | {f"`{name}`": paths.right[name][-1] for name in methods}
+    rows = [["", *(f"k = {k}" for k in ks)], ["---", *["---:"] * len(ks)]]
+    for name, right_SQ in ends.items():
+        scores = (100 * pass_at_k(right_SQ, paths.n, k).mean() for k in ks)
+        rows.append([name, *(f"{score:.1f}" for score in scores)])
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
 def _means(scores: list[list[float]]) -> str:
     """Of some seeds, and how many they are."""
     if not scores:

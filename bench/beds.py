@@ -33,6 +33,7 @@ from typing import Any
 
 from bench.bed_mixes import MIXED, mixes
 from bench.bed_tables import (
+    by_k,
     known,
     markdown,
     shown,
@@ -130,6 +131,7 @@ def main() -> None:
     parser.add_argument("--show", action="store_true")
     parser.add_argument("--frontier", metavar="METHOD", help="print the verdict against a method")
     parser.add_argument("--markdown", metavar="A,B", help="print a table against these methods")
+    parser.add_argument("--by-k", metavar="A,B", help="print Pass@k at the last step for every k")
     parser.add_argument("--first", type=int, help="with these two: seeds below this one alone")
     told = parser.parse_args()
     results = told.results or ROOT / "bench" / "results" / f"bed_{told.bed}.jsonl"
@@ -139,6 +141,8 @@ def main() -> None:
         return verdict(results, told.bed, told.frontier, told.first)
     if told.markdown:
         return print("\n".join(markdown(results, told.bed, told.markdown.split(","), told.first)))
+    if told.by_k:
+        return print("\n".join(by_k(results, told.bed, told.by_k.split(","))))
     if told.show:
         return print("\n".join(shown(results, told.bed)))
     first, _, last = told.seeds.partition("-")

@@ -9,6 +9,7 @@ Such a table stands between two comments. The first says what it is made of, the
 <!-- bench.beds BED --markdown A,B -->       what that command prints
                                              (also with --first N)
 <!-- bench.beds BED --show -->               the same
+<!-- bench.beds BED --by-k A,B -->           the same
 <!-- bench.beds BED --best --results FILE --> the same
 <!-- FILE.json: A 1, A 2, A | B | C -->      paths of methods in docs/results/FILE.json, in the
                                              order of training; the first path is the reference
@@ -29,7 +30,7 @@ from typing import Any
 import numpy as np
 from typer.testing import CliRunner
 
-from bench.bed_tables import gap_cell, markdown, shown, trials_table
+from bench.bed_tables import by_k, gap_cell, markdown, shown, trials_table
 from bench.beds import ROOT
 from sps.algo.frontier import envelope, frontier
 from sps.cli import app
@@ -37,6 +38,7 @@ from sps.cli import app
 _TABLE = re.compile(r"<!-- ([^>]+) -->\n.*?<!-- end -->", re.DOTALL)
 _BED = re.compile(r"bench\.beds (\w+) --markdown (\S+)(?: --first (\d+))?")
 _TRIALS = re.compile(r"bench\.beds (\w+) --best --results (\S+)")
+_BY_K = re.compile(r"bench\.beds (\w+) --by-k (\S+)")
 _SHOWN = re.compile(r"bench\.beds (\w+) --show")
 _STORED = re.compile(r"(\w+\.json): (.+)")
 _MEANS = re.compile(r"(\w+\.json) means: (.+) \| (.+)")
@@ -51,6 +53,9 @@ def filled(text: str, root: Path = ROOT) -> str:
         if bed := _BED.fullmatch(found[1]):
             results = root / "bench" / "results" / f"bed_{bed[1]}.jsonl"
             lines = markdown(results, bed[1], bed[2].split(","), int(bed[3]) if bed[3] else None)
+        elif bed := _BY_K.fullmatch(found[1]):
+            results = root / "bench" / "results" / f"bed_{bed[1]}.jsonl"
+            lines = by_k(results, bed[1], bed[2].split(","))
         elif bed := _TRIALS.fullmatch(found[1]):
             lines = trials_table(root / bed[2], bed[1])
         elif bed := _SHOWN.fullmatch(found[1]):

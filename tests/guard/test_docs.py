@@ -286,7 +286,7 @@ def test_what_is_established_is_in_a_table_of_the_page():
     head, _, rest = (ROOT / "docs" / "results.md").read_text().partition("**Not established:**")
     triple = re.compile(r"[+-][\d.]+ \[[+-][\d.]+, [+-][\d.]+\]")
     claims = triple.findall(head)
-    assert len(claims) >= 3
+    assert len(claims) >= 2
     found = set(triple.findall(rest))
     assert {claim for claim in claims if not {claim, negated(claim)} & found} == set()
 
