@@ -95,6 +95,8 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=usual)
     options = parser.parse_args()
     if not options.rollouts.exists():
+        if not options.questions:
+            parser.error("--questions is needed where the file of --rollouts is not there yet")
         sample(options)
     rows = [json.loads(line) for line in options.rollouts.read_text().splitlines()]
     count = sum(len(r["ids"]) for r in rows)

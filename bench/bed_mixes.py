@@ -24,7 +24,7 @@ SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)  # of the trained one
 
 
 def mixes(folder: Path) -> dict[int, dict[str, Any]]:
-    """Scores of each mix, by thousandths of the trained policy that it has."""
+    """Scores of each mix, by the step that its share of the trained policy is of all steps."""
     recipe = settle_dtype(load_recipe(folder / "recipe.yaml"), folder)
     use_threads(recipe)
     task, how, found = make_task(recipe), recipe.evaluation, {}
@@ -38,6 +38,6 @@ def mixes(folder: Path) -> dict[int, dict[str, Any]]:
         with tempfile.TemporaryDirectory() as place:
             store = EvalStore(Path(place) / "mix")
             job = EvalJob(task, task.problems("validation"), sampling, verifier, store)
-            found[round(1000 * share)] = evaluate(policy, engine, job).summary()
+            found[round(share * recipe.rl.steps)] = evaluate(policy, engine, job).summary()
         verifier.close()
     return found

@@ -97,14 +97,14 @@ def paths_of(results: Path, bed: str, first: int | None = None) -> Paths:
     count = max(map(len, runs.values()))
     fewer = {method: len(seeds) for method, seeds in runs.items() if len(seeds) < count}
     whole = {method: seeds for method, seeds in runs.items() if method not in fewer}
-    first = next(line for seeds in whole.values() for line in seeds.values())
+    one = next(line for seeds in whole.values() for line in seeds.values())
     right, last = {}, {}
     for method, seeds in whole.items():
         steps = sorted((s for s in next(iter(seeds.values()))["right"] if s != "0"), key=int)
         right[method] = np.array([[seeds[s]["right"][at] for s in sorted(seeds)] for at in steps])
         last[method] = int(steps[-1])
     seconds = {m: float(np.mean([r["seconds"] for r in own.values()])) for m, own in whole.items()}
-    return Paths(first["n"], np.array(first["right"]["0"]), right, last, seconds, fewer)
+    return Paths(one["n"], np.array(one["right"]["0"]), right, last, seconds, fewer)
 
 
 def markdown(results: Path, bed: str, references: list[str], first: int | None = None) -> list[str]:

@@ -80,6 +80,7 @@ def one(
                 code = process.wait(max(1.0, deadline - time.time()))
             except subprocess.TimeoutExpired:
                 process.kill()
+                process.wait()
                 code = None
         if code:
             print((Path(place) / "log").read_text()[-2000:], file=sys.stderr, flush=True)

@@ -169,6 +169,7 @@ def check_engine() -> Iterator[Found]:
     requests = [Request(i, t, tuple(range(6))) for i, t in enumerate(texts)]
     usual, engine.Rows = room._SHARE, Counted
     for what, pages in (("all pages", None), ("few pages", 60), ("tiles", 60)):
+        Counted.again = 0
         ours = engine.CudaEngine(model, [2, 17, 40, 41], 0, max_rows=64)
         products.tiles_for = small_tiles if what == "tiles" else products.no_tiles
         if pages:

@@ -12,14 +12,13 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 
 from bench.gpu_rollout import QWEN15, build
-from bench.sides import RESULTS, machine
+from bench.sides import machine
 from sps.algo.rl import Terms, policy_loss
 from sps.algo.table import algorithm_of
 from sps.config.rl import Grpo
@@ -40,15 +39,15 @@ def peak(work: Any, weights: list) -> dict[str, float]:
             work()
             if number == 0:  # gradients and moments are there from now on
                 rests = torch.cuda.memory_allocated()
-        peak = torch.cuda.max_memory_allocated()
+        passes = torch.cuda.max_memory_allocated()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         torch.cuda.synchronize()
         seconds = time.perf_counter() - began
-    whole = max(peak, torch.cuda.max_memory_allocated())
+    whole = max(passes, torch.cuda.max_memory_allocated())
     return {
         "gib": round(whole / 2**30, 2),
-        "pass_gib": round((peak - rests) / 2**30, 2),
+        "pass_gib": round((passes - rests) / 2**30, 2),
         "seconds": round(seconds, 3),
     }
 
@@ -129,9 +128,7 @@ def main() -> None:
         "trl liger checkpointing": lambda: trl(True, True),
     }
     name = " ".join(sys.argv[1:])
-    found = SimpleNamespace(**machine(), what=name, **sides[name]())
-    RESULTS.mkdir(exist_ok=True)
-    print(vars(found), flush=True)
+    print({**machine(), "what": name, **sides[name]()}, flush=True)
 
 
 if __name__ == "__main__":

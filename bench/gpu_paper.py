@@ -31,8 +31,12 @@ def main(arguments: list[str]) -> None:
     steps = dict(name.split("=") for name in names) or STEPS
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    found: dict[str, Any] = {"machine": machine(), "model": Path(model).name, "runs": {}}
+    path = folder / "gpu_paper.json"
+    kept = json.loads(path.read_text())["runs"] if path.exists() else {}
+    found: dict[str, Any] = {"machine": machine(), "model": Path(model).name, "runs": kept}
     for name, count in steps.items():
+        if kept.get(name, {}).get("code") == 0:
+            continue
         run = folder / name
         recipe = ROOT / "recipes" / "paper" / f"qwen2.5-math-1.5b_3k_{name}.yaml"
         settings = {
@@ -51,8 +55,9 @@ def main(arguments: list[str]) -> None:
         seconds = time.perf_counter() - began
         found["runs"][name] = read(run) | {"seconds": seconds, "code": done.returncode}
         found["runs"][name]["doctor"] = said.splitlines()
-        (folder / "gpu_paper.json").write_text(json.dumps(found, indent=1))
-        shutil.rmtree(run / "checkpoints", ignore_errors=True)  # 20 GiB a run
+        path.write_text(json.dumps(found, indent=1))
+        if done.returncode == 0:
+            shutil.rmtree(run / "checkpoints", ignore_errors=True)  # 20 GiB a run
         for row in found["runs"][name]["rl"]:
             print(name, row, flush=True)
 

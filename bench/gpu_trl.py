@@ -299,13 +299,15 @@ def lengths(name: str, options: argparse.Namespace) -> None:
     """Both sides of `long`, each in a process: neither holds memory of the other. Or one, here."""
     out = options.out / f"gpu_rl_step_{name}_{options.engine}.json"
     if len(options.sides) > 1:
+        codes = []
         for side in options.sides:
             # The last of a repeated option counts.
             command = [sys.executable, "-m", "bench.gpu_trl", *sys.argv[1:], "--sides", side]
-            print(f"== {side}: exit code {subprocess.run(command).returncode}", flush=True)
+            codes.append(subprocess.run(command).returncode)
+            print(f"== {side}: exit code {codes[-1]}", flush=True)
         for side, found in Record(out, "").medians().items():
             print(side, {k: round(v, 2) for k, v in found.items()})
-        return
+        raise SystemExit(any(codes))
     (side,) = options.sides
     work = WORK[name]
     if side == "sps":

@@ -9,6 +9,7 @@ while not converged:
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from sps.errors import Stopped
@@ -65,7 +66,8 @@ def _take(
     rl_moved: Metrics,
 ) -> Metrics:
     """Take the steps of a phase and put them on record; returns how far it moved the policy."""
-    meter = Meter(run.policy.scorer, run.probe, measured(run, phase, kind))
+    probe = run.probe and replace(run.probe, budget=min(run.probe.budget, run.budget.tokens))
+    meter = Meter(run.policy.scorer, probe, measured(run, phase, kind), run.shelf)
     warnings = Warnings(run, phase, kind, rl_moved)
 
     def note(record: str, step: int, **metrics: Any) -> None:

@@ -10,7 +10,9 @@ from small_runs import (
     told,
 )
 
+from sps import loop
 from sps.phases import irl
+from sps.policy.meter import Meter
 from sps.rollout.cuda.retry import draw_all
 from sps.rollout.native.engine import NativeEngine
 
@@ -61,8 +63,16 @@ def test_memory_that_runs_out_is_on_record_and_changes_nothing(tmp_path, monkeyp
     monkeypatch.setattr(NativeEngine, "draw", draw, raising=False)
     monkeypatch.setattr(NativeEngine, "generate", draw_all)
     monkeypatch.setattr(irl, "forward_kl", forward_kl)
+    metered = []
+
+    def meter(scorer, probe, *more):
+        metered.append(probe.budget)
+        return Meter(scorer, probe, *more)
+
+    monkeypatch.setattr(loop, "Meter", meter)
     run(recipe_of(irl__lr=None), tmp_path / "tight")
     assert not failures
+    assert metered == [16384, 16384, 8192, 8192]  # two phases of each kind
     records = told(tmp_path / "tight")
     texts = [(r["step"], r["text"]) for r in records if r["kind"] == "warning"]
     assert [step for step, _ in texts] == [1, 3]

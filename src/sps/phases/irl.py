@@ -26,6 +26,7 @@ from sps.policy.placement import asleep, put_to_sleep, wake
 from sps.policy.update import (
     Budget,
     Term,
+    in_memory,
     make_optimizer,
     optimizer_step,
     padded_to_equal,
@@ -220,14 +221,19 @@ def likelihoods(
     ranks: Ranks = ALONE,
 ) -> np.ndarray:
     """Log-likelihood of each rollout under the policy as it is: 'mean' or 'sum' of its tokens."""
-    own = _rows(policy, prompts, completions, budget.tokens, ranks)
-    found: list[tuple[np.ndarray, np.ndarray]] = []
-    for rows, counts in padded_to_equal(own, ranks, policy.model.device):
-        logp_BT, _ = token_logprobs(policy.scorer, rows, temperature)
-        sums = logp_BT.sum(-1)
-        if how == "mean":
-            sums = sums / rows.mask_BT.sum(-1).clamp(min=1)
-        found += [(rows.which_B, sums.cpu().numpy())] * counts
+
+    def score(tokens: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        own = _rows(policy, prompts, completions, tokens, ranks)
+        found: list[tuple[np.ndarray, np.ndarray]] = []
+        for rows, counts in padded_to_equal(own, ranks, policy.model.device):
+            logp_BT, _ = token_logprobs(policy.scorer, rows, temperature)
+            sums = logp_BT.sum(-1)
+            if how == "mean":
+                sums = sums / rows.mask_BT.sum(-1).clamp(min=1)
+            found += [(rows.which_B, sums.cpu().numpy())] * counts
+        return found
+
+    found, _ = in_memory(budget, ranks, score)
     value_B = np.zeros(len(prompts), dtype=np.float32)
     for which_B, sums_B in ranks.gather(found):
         value_B[which_B] = sums_B

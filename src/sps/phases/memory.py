@@ -72,7 +72,7 @@ def measured(run: Run, phase: Phase, kind: str) -> Probe | None:
     rng = np.random.default_rng([run.recipe.seed, 15485863, phase.number])
     some = [known[i] for i in np.sort(rng.permutation(len(known))[:_MEASURED])]
     rollouts = [r.prompt_ids for r in some], [r.ids for r in some]
-    return Probe(*rollouts, run.policy.pad_id, run.recipe.rl.micro_tokens)
+    return Probe(*rollouts, run.policy.pad_id, run.budget.tokens)
 
 
 @dataclass(frozen=True)

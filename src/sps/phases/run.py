@@ -64,6 +64,7 @@ class Run:
     settled: int = 0  # whose evaluation and checkpoint are made; a stop may come between
     cursor: int = 0  # of the sampler after `done`; during a step the sampler itself is ahead
     scores: dict[int, Scores] = field(default_factory=dict)  # validation scores by step
+    shelf: dict[str, torch.Tensor] = field(default_factory=dict)  # host memory of the meters
     prompts: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
@@ -82,8 +83,10 @@ class Run:
         from counters, so the step and the sampler's cursor are enough."""
         probe = self.probe
         return {
-            "optimizer": optimizer_state(self.policy.model, self.optimizer),
-            "irl_optimizer": optimizer_state(self.policy.model, self.irl_optimizer),
+            "optimizer": optimizer_state(self.policy.model, self.optimizer, self.ranks.main),
+            "irl_optimizer": optimizer_state(
+                self.policy.model, self.irl_optimizer, self.ranks.main
+            ),
             "probe": None
             if probe is None
             else [[torch.tensor(x) for x in part] for part in (probe.prompts, probe.completions)],

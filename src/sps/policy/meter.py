@@ -30,13 +30,22 @@ class Probe:
 class Meter:
     """Take it before a phase; `read` it after. `memory` are remembered rollouts, if there are any.
 
-    Every rank passes forward over all of both, so that sharded ranks are always in step.
+    Every rank passes forward over all of both, so that sharded ranks are always in step. A shelf is
+    host memory for one meter after another: to get new pages takes far longer than to copy.
     """
 
-    def __init__(self, scorer: Scorer, probe: Probe | None, memory: Probe | None = None):
+    def __init__(
+        self,
+        scorer: Scorer,
+        probe: Probe | None,
+        memory: Probe | None = None,
+        shelf: dict[str, torch.Tensor] | None = None,
+    ):
         self.scorer, self.model, self.probe, self.memory = scorer, scorer.model, probe, memory
         # On the host: 4 bytes a weight that nothing looks at until the phase is over.
-        self.weights = {n: local(p).detach().to("cpu", copy=True) for n, p in _trained(self.model)}
+        self.weights = {} if shelf is None else shelf
+        for name, weight in _trained(self.model):
+            _put(self.weights, name, local(weight).detach())
         self.before = self._likelihoods(probe)
         self.greedy = [greedy_probs(self.scorer, rows) for rows in self._rows(probe)]
         self.remembered = self._mean_logprob(memory)
@@ -92,6 +101,12 @@ class Meter:
         return micro_batches(
             probe.prompts, probe.completions, probe.pad_id, probe.budget, self.model.device
         )
+
+
+def _put(shelf: dict[str, torch.Tensor], name: str, weight: torch.Tensor) -> None:
+    if name not in shelf:
+        shelf[name] = torch.empty_like(weight, device="cpu")
+    shelf[name].copy_(weight)
 
 
 def _pieces(weight: torch.Tensor) -> tuple[torch.Tensor, ...]:

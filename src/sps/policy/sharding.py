@@ -121,17 +121,21 @@ def finite_weights(model: Any) -> bool:
     return not float(sum_of_shards(odd, model))
 
 
-def optimizer_state(model: Any, optimizer: torch.optim.Optimizer | None) -> dict[str, Any] | None:
-    """State by weight name, the same however many ranks there are. A collective."""
+def optimizer_state(
+    model: Any, optimizer: torch.optim.Optimizer | None, main: bool = True
+) -> dict[str, Any] | None:
+    """State by weight name on the host, the same however many ranks there are; ranks that are not
+    `main` take part and keep nothing. A collective where weights are sharded."""
     if optimizer is None or not optimizer.state:
         return None
-    state = {}
+    state: dict[str, Any] = {}
     for name, weight in model.named_parameters():
-        of = optimizer.state.get(stepped(weight), {})
-        if of:
-            # One that sleeps is on the host, where sharded ranks gather nothing.
-            awake = {k: v.to(weight.device) if v.dim() else v for k, v in of.items()}
-            state[name] = {k: _whole_state(v, weight).cpu() for k, v in awake.items()}
+        sharded = local(weight) is not weight
+        for key, value in optimizer.state.get(stepped(weight), {}).items():
+            if sharded:  # one that sleeps is on the host, where ranks gather nothing
+                value = _whole_state(value.to(weight.device) if value.dim() else value, weight)
+            if main:
+                state.setdefault(name, {})[key] = value.cpu()
     return state
 
 

@@ -29,6 +29,19 @@ def test_meter_reads_share_and_size_of_a_known_change(own_policy):
     assert "kl" not in got
 
 
+def test_meters_that_share_a_shelf_read_what_others_do_and_take_its_memory(own_policy):
+    model, shelf, places = own_policy.model, {}, []
+    for moved in (0.25, 0.5):
+        meters = Meter(own_policy.scorer, None), Meter(own_policy.scorer, None, None, shelf)
+        with torch.no_grad():
+            model.model.norm.weight[:3] += moved
+        plain, shelved = (meter.read() for meter in meters)
+        assert shelved == plain
+        places.append({name: weight.data_ptr() for name, weight in shelf.items()})
+    assert places[0] == places[1]
+    assert {name for name, _ in model.named_parameters()} == shelf.keys()
+
+
 def test_meter_says_how_much_likelier_remembered_rollouts_became(own_policy, ragged):
     def mean():
         found = []
@@ -253,3 +266,23 @@ def test_memory_that_runs_out_halves_the_passes_and_the_step_is_the_same(own_pol
 def test_a_sequence_that_never_fits_is_a_failed_run(own_policy, ragged):
     with pytest.raises(RunFailed, match=r"model\.checkpointing"):
         sgd_step(own_policy, ragged, Budget(4), fails=10)
+
+
+def test_likelihoods_are_scored_again_where_memory_runs_out(own_policy, ragged, monkeypatch):
+    from sps.phases import irl
+
+    want = irl.likelihoods(own_policy, *ragged, "mean", Budget(80), 1.0)
+    usual, sizes = irl.token_logprobs, []
+
+    def scarce(scorer, rows, temperature):
+        sizes.append(rows.mask_BT.numel())
+        if len(sizes) == 1:
+            raise torch.OutOfMemoryError
+        return usual(scorer, rows, temperature)
+
+    monkeypatch.setattr(irl, "token_logprobs", scarce)
+    budget = Budget(80)
+    got = irl.likelihoods(own_policy, *ragged, "mean", budget, 1.0)
+    assert budget.tokens == 40
+    assert len(sizes) > 2
+    np.testing.assert_allclose(got, want, rtol=1e-5)

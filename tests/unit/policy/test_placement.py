@@ -209,6 +209,16 @@ def test_a_learning_rate_is_heard_by_both_optimizers():
         assert not any(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
+def test_ranks_that_write_no_checkpoint_keep_no_moments():
+    model = make()
+    optimizer = make_optimizer(model, 1e-2, (0.9, 0.999), 1e-8, 0.0)
+    logprobs(model).sum().backward()
+    optimizer.step()
+    names = {name for name, _ in model.named_parameters()}
+    assert optimizer_state(model, optimizer).keys() == names
+    assert optimizer_state(model, optimizer, main=False) == {}
+
+
 def test_eight_bits_count_their_steps_on_the_host_after_a_resume_too():
     """There its first step makes the count, and powers of it have other last bits on a GPU."""
     pytest.importorskip("torchao", reason="the extra sps-rl[8bit] is not installed")

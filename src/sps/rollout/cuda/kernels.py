@@ -53,7 +53,8 @@ def _pick(
     total = tl.sum(mass_M, 0)
     block, part = 0, 0.0
     if GREEDY:
-        block = tl.min(tl.where(top_M == peak, at_M, MANY), 0)
+        # Where all is NaN none equals the largest; a token must be one of the vocabulary.
+        block = tl.minimum(tl.min(tl.where(top_M == peak, at_M, MANY), 0), blocks - 1)
     else:
         aim = _uniform(tl.load(key + row), tl.load(own + row) + ahead) * total
         passed = (tl.cumsum(mass_M, 0) > aim) & (mass_M > 0)
@@ -66,7 +67,7 @@ def _pick(
     x = x * cold
     top = tl.max(x, 0)
     if GREEDY:
-        chosen = tl.min(tl.where(x == top, at, V), 0)
+        chosen = tl.minimum(tl.min(tl.where(x == top, at, V), 0), V - 1)
     else:
         mass_N = tl.exp(x - top)
         passed = (tl.cumsum(mass_N, 0) > (part * tl.sum(mass_N, 0)).to(tl.float32)) & (mass_N > 0)
