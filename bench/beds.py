@@ -110,6 +110,12 @@ def _memory_share(folder: Path) -> float | None:
     return round(100 * sum(line["seconds/memory"] for line in steps) / whole, 2) if whole else None
 
 
+def decisive(settings: list[str]) -> list[str]:
+    """Those that make other runs; the rest says where things are, or how many at a time."""
+    makes = ("rl.lr", "rl.algorithm.", "irl.", "rollout.n", "rollout.prompts", "rollout.temp")
+    return sorted(item for item in settings if item.startswith(makes))
+
+
 def _validations(folder: Path) -> list[Path]:
     return sorted((folder / "evals").glob("validation-*.json"))
 
@@ -153,7 +159,10 @@ def main() -> None:
         methods = winners(told.tuned, told.bed)
     elif told.trials:
         methods = [name for own in trials_of(told.bed).values() for name in own]
-    done = {key for key, line in known(results).items() if line["ended"]}
+    there = {key: line for key, line in known(results).items() if key[0] == told.bed}
+    if any(decisive(line["set"]) != decisive(told.more) for line in there.values()):
+        raise SystemExit(f"{results}: has runs with another --set; give another --results")
+    done = {key for key, line in there.items() if line["ended"]}
     todo = [(m, s) for s, m in product(seeds, methods) if (told.bed, m, s) not in done]
     deadline, lock = time.time() + 60 * told.minutes, Lock()
 

@@ -18,8 +18,7 @@ from torch import Tensor
 from bench.gpu_profile import kernels_of, place
 from bench.gpu_rollout import bandwidth, build
 from sps.policy.logprobs import Scorer, micro_batches, token_logprobs
-from sps.rollout.cuda import attention, engine, room
-from sps.rollout.cuda import mlp_kernels as products
+from sps.rollout.cuda import attention, engine, products, room
 from sps.rollout.cuda.rows import Rows
 from sps.rollout.cuda.state import PAGE, State
 from sps.rollout.native.layers import head_width

@@ -35,8 +35,7 @@ from bench import gpu_decode as decode
 from bench import gpu_tail
 from bench.gpu_rollout import QWEN15
 from bench.sides import RESULTS, machine, wait
-from sps.rollout.cuda import attention, decoder, engine, room, tail
-from sps.rollout.cuda import mlp_kernels as products
+from sps.rollout.cuda import attention, decoder, engine, products, room, tail
 from sps.rollout.cuda.rows import Rows, Wanted
 from sps.types import Request, Sampling
 

@@ -88,13 +88,13 @@ def test_logprobs_are_the_trainers(family, rows):
 
 
 def test_few_rows_of_a_large_model_go_through_our_own_products(monkeypatch):
-    from sps.rollout.cuda import mlp_kernels
+    from sps.rollout.cuda import products
 
     wide = {"hidden_size": 1152, "intermediate_size": 1792, "vocab_size": 1024}
     monkeypatch.setitem(globals(), "SHAPE", SHAPE | wide)
     model, texts, used = make("qwen2"), prompts([5, 70, 33]), []
-    run = mlp_kernels._run
-    monkeypatch.setattr(mlp_kernels, "_run", lambda *a, **k: used.append(k["silu"]) or run(*a, **k))
+    run = products._run
+    monkeypatch.setattr(products, "_run", lambda *a, **k: used.append(k["silu"]) or run(*a, **k))
     engine = CudaEngine(model, [2, 17, 18, 19], 0, max_rows=64)
     requests = [Request(i, t, tuple(range(8))) for i, t in enumerate(texts)]
     done = list(engine.generate(requests, Sampling(8, 60, seed=3)))

@@ -31,9 +31,9 @@ def taken(kernel, capability, values, kinds, **options):
 
 @pytest.fixture(params=GPUS, ids=["sm_89", "sm_80", "sm_90"])
 def gpu(request, monkeypatch):
-    from sps.rollout.cuda import attention, mlp_kernels
+    from sps.rollout.cuda import attention, products
 
-    for module in (attention, mlp_kernels):
+    for module in (attention, products):
         monkeypatch.setattr(module, "shared_memory", lambda: request.param[1])
     return request.param
 
@@ -65,13 +65,13 @@ def test_attention_fits(gpu, width, rows):
 @pytest.mark.parametrize("kind", ["silu", "whole"])
 @pytest.mark.parametrize("size", [8960, 9472, 18944])  # 140, 148 and 296 tiles of 64
 def test_products_of_few_rows_fit(gpu, kind, size):
-    from sps.rollout.cuda import mlp_kernels
+    from sps.rollout.cuda import products
 
     capability, most = gpu
-    tiles = mlp_kernels.few_rows(32, size, 3584, kind)
+    tiles = products.few_rows(32, size, 3584, kind)
     assert (tiles is None) == (most < 100 * 1024)
     if tiles is not None:
         kinds = lambda name: "i32" if name in ("rows", "K", "N", "each") else "*bf16"  # noqa: E731
         values = {"SILU": kind == "silu", "BM": 32, "BN": tiles.wide, "BK": tiles.deep}
         how = {"num_warps": tiles.warps, "num_stages": tiles.stages}
-        assert taken(mlp_kernels._product, capability, values, kinds, **how) <= most
+        assert taken(products._product, capability, values, kinds, **how) <= most

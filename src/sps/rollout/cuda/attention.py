@@ -16,10 +16,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sps.rollout.cuda.device import shared_memory
+from sps.rollout.cuda.device import processors, shared_memory
 from sps.rollout.cuda.state import State
 
-_PROGRAMS = 528  # that keep a GPU busy: four on each of an H200's 132 multiprocessors
+_PROGRAMS = 4  # on each multiprocessor, which keep a GPU busy
 _MOST_PARTS = 32
 _LONG = 1024  # tokens of a row from which it is worth splitting
 _BESIDE = 16 * 1024  # bytes of shared memory that go to other things than keys and values
@@ -39,7 +39,9 @@ class Plan:
 def plan_for(rows: int, shared: int, width: int, longest: int) -> Plan:
     """Few long rows are split so that all multiprocessors have work; many are not."""
     programs = rows * shared
-    parts = max(1, min(_MOST_PARTS, _PROGRAMS // programs)) if longest >= _LONG else 1
+    parts = (
+        max(1, min(_MOST_PARTS, _PROGRAMS * processors() // programs)) if longest >= _LONG else 1
+    )
     few = programs < 1000 or width > 64
     keys, stages = (64, 4) if few else (32, 3)
     fit = 1 + (shared_memory() - _BESIDE) // (2 * keys * width * 2)  # keys and values in bf16

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from sps.rollout.cuda import attention
-from sps.rollout.cuda import mlp_kernels as products
+from sps.rollout.cuda import attention, products
 from sps.rollout.cuda.copies import Copies
 from sps.rollout.cuda.state import PAGE, State
 from sps.rollout.native.layers import head_width

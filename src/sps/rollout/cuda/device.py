@@ -16,3 +16,11 @@ def shared_memory() -> int:
         return 227 * 1024
     properties = driver.active.utils.get_device_properties(torch.cuda.current_device())
     return properties["max_shared_mem"]
+
+
+@cache
+def processors() -> int:
+    """Multiprocessors: 132 of an H100 or H200, 108 of an A100, 128 of an RTX 4090."""
+    if not torch.cuda.is_available():
+        return 132
+    return torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count

@@ -15,12 +15,11 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn.functional import linear
 
-from sps.rollout.cuda.device import shared_memory
+from sps.rollout.cuda.device import processors, shared_memory
 
 _TILE = 64  # side of a product's tile
 _FEW = 32  # rows
 _SMALL = 1024  # length of a sum up to which a model is small
-_PROCESSORS = 132  # of an H200
 _ROOMY = 160 * 1024  # bytes of shared memory, as an A100 has; the tiles below need them
 
 
@@ -93,7 +92,7 @@ def few_rows(rows: int, size: int, depth: int, kind: str) -> Tiles | None:
         split = next((n for n in (4, 7, 2) if depth % (128 * n) == 0), 0)
         return Tiles(64, 128, split, 4, 4) if split else None
     # A little more than one program for each multiprocessor would take twice the time of one.
-    if _PROCESSORS < size // 64 < 1.5 * _PROCESSORS:
+    if processors() < size // 64 < 1.5 * processors():
         return Tiles(128, 64, 1, 4, 5)
     return Tiles(64, 128, 1, 4, 4)
 
@@ -200,7 +199,7 @@ def silu_product(x_BD: Tensor, gate_up_FD: Tensor) -> Tensor:
     if tiles is not None:
         _run(x_BD, gate_up_FD, out_BF, size, tiles, silu=True)
         return out_BF
-    if depth <= 1024 and depth % _TILE == 0 and size % _TILE == 0:
+    if depth <= _SMALL and depth % _TILE == 0 and size % _TILE == 0:
         narrow = _TILE if rows > 256 else _TILE // 2
         _silu_product[(triton.cdiv(rows, _TILE), size // narrow)](
             x_BD, gate_up_FD, out_BF, rows, depth, size,
