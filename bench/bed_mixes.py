@@ -19,7 +19,7 @@ from sps.store.evals import EvalStore
 from sps.types import Sampling
 from sps.verify import open_verifier
 
-MIXED = {"grpo_mixed"}
+MIXED = {"grpo_mixed", "memory_mixed"}
 SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)  # of the trained one
 
 

@@ -16,6 +16,7 @@ METHODS: dict[str, list[str]] = {
     "grpo_kl": ["rl.algorithm.beta=0.05"],
     "sps": SPS,
     "memory": MEMORY,
+    "memory_mixed": MEMORY,
     "memory_sps": [*MEMORY, *SPS],
     "memory_no_rl": [*MEMORY, "rl.algorithm.type=none"],
     "memory_sps_quarter": [*MEMORY, *SPS, "irl.memory.share=0.25"],
