@@ -31,12 +31,13 @@ def known(results: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
     return found
 
 
-def shown(results: Path, bed: str) -> list[str]:
+def shown(results: Path, bed: str, methods: list[str] | None = None) -> list[str]:
     """Pass@1 / Pass@32 / Pass@n of each method by step, means over seeds, as a table."""
     means: dict[str, dict[int, list[list[float]]]] = {}
     ks: list[int] = []
     for (of, method, _), line in known(results).items():
-        for step, right in line["right"].items() if of == bed else ():
+        asked = of == bed and (methods is None or method in methods)
+        for step, right in line["right"].items() if asked else ():
             ks = sorted({1, min(32, line["n"]), line["n"]})
             scores = [100 * float(pass_at_k(np.array(right), line["n"], k).mean()) for k in ks]
             means.setdefault(method, {}).setdefault(int(step), []).append(scores)

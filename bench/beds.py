@@ -10,9 +10,9 @@ the samples of each held-out problem were right: all that a frontier needs (algo
 A method may be given with settings of its own, `grpo_kl:rl.algorithm.beta=0.15`; `--trials` runs
 those of TRIALS, as many for each method, `--best` says which had the largest area on validation
 problems, and `--tuned FILE` runs those.
-`python -m bench.beds BED --show` prints Pass@k by step, `--frontier METHOD` every method's frontier
-against that of one, `--markdown A,B` the table of docs/results.md, against the frontiers of A and B
-(`python -m bench.tables` writes it there).
+`python -m bench.beds BED --show [A,B]` prints Pass@k by step, `--by-k A,B` for every k, `--frontier
+METHOD` every method's frontier against that of one, `--markdown A,B` the table of docs/results.md,
+against the frontiers of A and B (`python -m bench.tables` writes it there).
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def main() -> None:
     parser.add_argument("--trials", action="store_true", help="the settings of TRIALS")
     parser.add_argument("--best", action="store_true", help="print which setting had most area")
     parser.add_argument("--tuned", type=Path, help="every method as it was best in this file")
-    parser.add_argument("--show", action="store_true")
+    parser.add_argument("--show", nargs="?", const="", metavar="A,B", help="Pass@k by step")
     parser.add_argument("--frontier", metavar="METHOD", help="print the verdict against a method")
     parser.add_argument("--markdown", metavar="A,B", help="print a table against these methods")
     parser.add_argument("--by-k", metavar="A,B", help="print Pass@k at the last step for every k")
@@ -150,8 +150,10 @@ def main() -> None:
         return print("\n".join(markdown(results, told.bed, told.markdown.split(","), told.first)))
     if told.by_k:
         return print("\n".join(by_k(results, told.bed, told.by_k.split(","))))
-    if told.show:
-        return print("\n".join(shown(results, told.bed)))
+    if told.show is not None:
+        return print(
+            "\n".join(shown(results, told.bed, told.show.split(",") if told.show else None))
+        )
     first, _, last = told.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)
     methods = told.methods.split(",")

@@ -8,7 +8,7 @@ Such a table stands between two comments. The first says what it is made of, the
 
 <!-- bench.beds BED --markdown A,B -->       what that command prints
                                              (also with --first N)
-<!-- bench.beds BED --show -->               the same
+<!-- bench.beds BED --show -->               the same (also with names, A,B)
 <!-- bench.beds BED --by-k A,B -->           the same
 <!-- bench.beds BED --best --results FILE --> the same
 <!-- FILE.json: A 1, A 2, A | B | C -->      paths of methods in docs/results/FILE.json, in the
@@ -39,7 +39,7 @@ _TABLE = re.compile(r"<!-- ([^>]+) -->\n.*?<!-- end -->", re.DOTALL)
 _BED = re.compile(r"bench\.beds (\w+) --markdown (\S+)(?: --first (\d+))?")
 _TRIALS = re.compile(r"bench\.beds (\w+) --best --results (\S+)")
 _BY_K = re.compile(r"bench\.beds (\w+) --by-k (\S+)")
-_SHOWN = re.compile(r"bench\.beds (\w+) --show")
+_SHOWN = re.compile(r"bench\.beds (\w+) --show(?: (\S+))?")
 _STORED = re.compile(r"(\w+\.json): (.+)")
 _MEANS = re.compile(r"(\w+\.json) means: (.+) \| (.+)")
 _DOCTOR = re.compile(r"sps doctor: (.+)")
@@ -59,7 +59,8 @@ def filled(text: str, root: Path = ROOT) -> str:
         elif bed := _TRIALS.fullmatch(found[1]):
             lines = trials_table(root / bed[2], bed[1])
         elif bed := _SHOWN.fullmatch(found[1]):
-            lines = shown(root / "bench" / "results" / f"bed_{bed[1]}.jsonl", bed[1])
+            results = root / "bench" / "results" / f"bed_{bed[1]}.jsonl"
+            lines = shown(results, bed[1], bed[2].split(",") if bed[2] else None)
         elif stored := _STORED.fullmatch(found[1]):
             paths = [[name.strip() for name in path.split(",")] for path in stored[2].split("|")]
             lines = compared(root / "docs" / "results" / stored[1], paths)
