@@ -234,7 +234,7 @@ def test_names_in_the_frontier_are_whole_and_apart(browser, tmp_path):
             boxes = page.locator("#figure-frontier .annotation-text").evaluate_all(
                 "all => all.map(t => t.getBoundingClientRect().toJSON())"
             )
-            assert len(boxes) == 6  # five methods and the base
+            assert len(boxes) == 8  # seven methods and the base
             assert all(box["left"] >= 0 and box["right"] <= wide for box in boxes), wide
             if wide > 1000:
                 for a, b in combinations(boxes, 2):
