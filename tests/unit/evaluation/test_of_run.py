@@ -93,6 +93,16 @@ def test_what_reward_is_right_is_as_in_the_run_or_as_given(run, tmp_path, monkey
         evaluated(monkeypatch, *asked, right=1.5)
 
 
+def test_an_evaluation_of_before_there_was_a_reward_that_is_right_had_1(run, tmp_path, monkeypatch):
+    evaluated(monkeypatch, "run", "", tmp_path / "a")
+    about = tmp_path / "a" / "eval.json"
+    told = json.loads(about.read_text())
+    assert told.pop("right") == 0.5
+    about.write_text(json.dumps(told))
+    with pytest.raises(UserError, match=r"another right \(1.0, now 0.5\)"):
+        evaluated(monkeypatch, "run", "", tmp_path / "a")
+
+
 def test_what_is_no_run_has_the_usual_defaults_and_needs_a_benchmark(run, tmp_path):
     settings, machinery = make_options(str(tmp_path), {})
     assert (settings.temperature, settings.max_new_tokens, settings.template) == (0.7, 4096, "chat")
