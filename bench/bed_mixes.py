@@ -1,11 +1,15 @@
 """A trained policy's weights mixed with the base's: a path from the base to where a run ended.
 
-Called by bench/beds.py for methods that are in MIXED: after the run, its last checkpoint is mixed
-with the base in some shares, and each mix is validated as the run's steps are.
+python -m bench.bed_mixes RUN OUT
+
+The last checkpoint of a run is mixed with the base in some shares, and each mix is validated as the
+run's steps are: OUT is a JSON file. bench/beds.py calls it for methods that are named so.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -19,7 +23,6 @@ from sps.store.evals import EvalStore
 from sps.types import Sampling
 from sps.verify import open_verifier
 
-MIXED = {"grpo_mixed", "memory_mixed"}
 SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)  # of the trained one
 
 
@@ -41,3 +44,7 @@ def mixes(folder: Path) -> dict[int, dict[str, Any]]:
             found[round(share * recipe.rl.steps)] = evaluate(policy, engine, job).summary()
         verifier.close()
     return found
+
+
+if __name__ == "__main__":
+    Path(sys.argv[2]).write_text(json.dumps(mixes(Path(sys.argv[1]))))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.methods import METHODS, TRIALS, settings_of, trials_of
+from bench.methods import METHODS, TRIALS, place_of, settings_of, trials_of
 from sps.algo.frontier import Gap, areas, frontier
 from sps.algo.passk import mean_interval, pass_at_k
 
@@ -44,7 +44,7 @@ def shown(results: Path, bed: str, methods: list[str] | None = None) -> list[str
     steps = sorted({step for own in means.values() for step in own})
     rows = [["Pass@" + " / ".join(map(str, ks)), *(f"step {step}" for step in steps)]]
     rows.append(["---"] * len(rows[0]))
-    for method in sorted(means, key=lambda name: list(METHODS).index(name.split(":")[0])):
+    for method in sorted(means, key=lambda name: (place_of(name), name)):
         own = means[method]
         rows.append([f"`{method}`", *(_means(own.get(step, [])) for step in steps)])
     return [f"| {' | '.join(row)} |" for row in rows]

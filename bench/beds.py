@@ -7,9 +7,10 @@ Runs side by side, the first seed of every method before the second of any. A ru
 results file is not run again, and one that the time limit cut short is there with the steps that
 it was validated at, and is run again next time. A line holds, for each validated step, how many of
 the samples of each held-out problem were right: all that a frontier needs (algo/frontier.py).
-A method may be given with settings of its own, `grpo_kl:rl.algorithm.beta=0.15`; `--trials` runs
-those of TRIALS, as many for each method, `--best` says which had the largest area on validation
-problems, and `--tuned FILE` runs those.
+A method may be given with settings of its own, `grpo_kl:rl.algorithm.beta=0.15`; `memory_mixed` is
+memory's last weights mixed with the base's (with `memory`, one run makes both lines). `--trials`
+runs those of TRIALS, as many for each method, `--best` says which had the largest area on
+validation problems, and `--tuned FILE` runs those.
 `python -m bench.beds BED --show [A,B]` prints Pass@k by step, `--by-k A,B` for every k, `--frontier
 METHOD` every method's frontier against that of one, `--markdown A,B` the table of docs/results.md,
 against the frontiers of A and B (`python -m bench.tables` writes it there).
@@ -31,7 +32,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from bench.bed_mixes import MIXED, mixes
 from bench.bed_tables import (
     by_k,
     known,
@@ -42,63 +42,79 @@ from bench.bed_tables import (
     verdict,
     winners,
 )
-from bench.methods import BEDS, METHODS, settings_of, trials_of
+from bench.methods import BEDS, METHODS, settings_of, trained, trials_of
 
 ROOT = Path(__file__).parents[1]
 
 
-def command(bed: str, method: str, seed: int, folder: Path, more: list[str]) -> list[str]:
-    """The run as its users would type it."""
+def command(bed: str, names: list[str], seed: int, folder: Path, more: list[str]) -> list[str]:
+    """The run as its users would type it; the names are a method, its mixes, or both."""
     recipe, lr, own = BEDS[bed]
-    name = method.split(":")[0]
-    sets = [f"seed={seed}", f"name={name}", f"rl.lr={lr}", *own, "evaluation.final=false"]
-    # Of a mixed method the last checkpoint is needed, and no step but the last is of its path.
-    ends = ["checkpoint.every=100000", "evaluation.every=100000"]
-    sets += [*(ends if name in MIXED else ["checkpoint.every=0"]), *settings_of(bed, method), *more]
+    method = trained(names[0])
+    sets = [f"seed={seed}", f"name={method.split(':')[0]}", f"rl.lr={lr}", *own]
+    if method not in names:  # no step but the last is of a mix's path
+        sets += ["evaluation.every=100000"]
+    sets += ["checkpoint.every=0" if names == [method] else "checkpoint.every=100000"]  # the last
+    sets += ["evaluation.final=false", *settings_of(bed, method), *more]
     given = [part for item in sets for part in ("--set", item)]
     return [sys.executable, "-m", "sps", "train", str(ROOT / recipe), "--out", str(folder), *given]
 
 
 def one(
-    bed: str,
-    method: str,
-    seed: int,
-    more: list[str],
-    skip: int,
-    deadline: float,
-    runs: Path | None,
-) -> dict[str, Any]:
-    """Run it, and read what was validated; the folder is kept in `runs`, if that is given."""
+    bed: str, names: list[str], seed: int, told: argparse.Namespace, deadline: float
+) -> list[dict[str, Any]]:
+    """Run it, and read what was validated: a line for each name. The folder is kept in `told.runs`,
+    if that is given."""
     with tempfile.TemporaryDirectory() as place:
+        method = trained(names[0])
         name = f"{bed}_{method.replace(':', '_')}_{seed}"
-        folder, began = (runs or Path(place)) / name, time.time()
+        folder, began = (told.runs or Path(place)) / name, time.time()
         shutil.rmtree(folder, ignore_errors=True)  # of a run that was cut short
-        typed = command(bed, method, seed, folder, more)
-        with (Path(place) / "log").open("w") as log:
-            process = subprocess.Popen(typed, stdout=log, stderr=subprocess.STDOUT)
-            try:
-                code = process.wait(max(1.0, deadline - time.time()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-                code = None
-        if code:
-            print((Path(place) / "log").read_text()[-2000:], file=sys.stderr, flush=True)
+        log = Path(place) / "log"
+        code = _run(command(bed, names, seed, folder, told.more), log, deadline)
         steps = {int(p.stem[-6:]): json.loads(p.read_text()) for p in _validations(folder)}
-        if code == 0 and method.split(":")[0] in MIXED:
-            steps |= mixes(folder)
         line = {"bed": bed, "method": method, "seed": seed, "ended": code == 0}
         line["how"] = "ended" if code == 0 else "cut short" if code is None else "failed"
-        line |= {"seconds": round(time.time() - began, 1), "set": more}
+        line |= {"seconds": round(time.time() - began, 1), "set": told.more}
         if any(item.startswith("irl.memory.") for item in METHODS[method.split(":")[0]]):
             line["memory_share"] = _memory_share(folder)
-        if steps:
-            line["n"] = next(iter(steps.values()))["n"]
-        line["right"] = {
-            step: [int(count) for _, count in sorted([*told["per_question"].items()][skip:])]
-            for step, told in sorted(steps.items())
-        }
-        return line
+        lines = [line | _right(steps, told.skip)] if method in names else []
+        if mixed := [name for name in names if name != method]:
+            found = Path(place) / "mixes.json"
+            ask = [sys.executable, "-m", "bench.bed_mixes", str(folder), str(found)]
+            code = code or _run(ask, log, deadline)
+            mixes = json.loads(found.read_text()) if code == 0 else {}
+            ends = {step: steps[step] for step in (min(steps), max(steps))} if steps else {}
+            path = ends | {int(step): told for step, told in mixes.items()}
+            line |= {"method": mixed[0], "ended": code == 0}
+            line["seconds"] = round(time.time() - began, 1)
+            lines.append(line | _right(path, told.skip))
+        return lines
+
+
+def _run(typed: list[str], log: Path, deadline: float) -> int | None:
+    """How it ended: None where its time was up."""
+    with log.open("w") as file:
+        process = subprocess.Popen(typed, stdout=file, stderr=subprocess.STDOUT, cwd=ROOT)
+        try:
+            code = process.wait(max(1.0, deadline - time.time()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            return None
+    if code:
+        print(log.read_text()[-2000:], file=sys.stderr, flush=True)
+    return code
+
+
+def _right(steps: dict[int, dict[str, Any]], skip: int) -> dict[str, Any]:
+    """How many samples of each problem were right, by step."""
+    told: dict[str, Any] = {"n": next(iter(steps.values()))["n"]} if steps else {}
+    told["right"] = {
+        step: [int(count) for _, count in sorted([*own["per_question"].items()][skip:])]
+        for step, own in sorted(steps.items())
+    }
+    return told
 
 
 def _memory_share(folder: Path) -> float | None:
@@ -165,20 +181,25 @@ def main() -> None:
     if any(decisive(line["set"]) != decisive(told.more) for line in there.values()):
         raise SystemExit(f"{results}: has runs with another --set; give another --results")
     done = {key for key, line in there.items() if line["ended"]}
-    todo = [(m, s) for s, m in product(seeds, methods) if (told.bed, m, s) not in done]
+    todo: dict[tuple[str, int], list[str]] = {}
+    for seed, method in product(seeds, methods):
+        if (told.bed, method, seed) not in done:
+            todo.setdefault((trained(method), seed), []).append(method)
     deadline, lock = time.time() + 60 * told.minutes, Lock()
 
-    def work(job: tuple[str, int]) -> None:
+    def work(job: tuple[tuple[str, int], list[str]]) -> None:
         if time.time() > deadline - 20:
             return
-        line = one(told.bed, *job, told.more, told.skip, deadline, told.runs)
-        apart = ":" in job[0] and not told.results
+        (method, seed), names = job
+        lines = one(told.bed, names, seed, told, deadline)
+        apart = ":" in method and not told.results
         with lock, (tuned_file(results) if apart else results).open("a") as file:
-            file.write(json.dumps(line) + "\n")
-        print(*job, line["how"], line["seconds"], flush=True)
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+        for line in lines:
+            print(line["method"], seed, line["how"], line["seconds"], flush=True)
 
     with ThreadPoolExecutor(told.jobs) as pool:
-        list(pool.map(work, todo))
+        list(pool.map(work, todo.items()))
     print("\n".join(shown(results, told.bed)))
 
 

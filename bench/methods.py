@@ -7,16 +7,15 @@ MEMORY = ["irl.memory.weight=1"]
 BASE = ["irl.memory.source=base", "irl.memory.distinct=false"]
 REPLAY = ["irl.memory.weight=0.109375", "irl.memory.per_problem=16", "irl.memory.reduce=sequence"]
 
-# What sets a method apart, as `--set` says it; the rest is the bed's.
+# What sets a method apart, as `--set` says it; the rest is the bed's. `NAME_mixed` are the last
+# weights of NAME's runs, mixed with the base's (bench/bed_mixes.py).
 METHODS: dict[str, list[str]] = {
     "grpo": [],
     "grpo_half": ["rl.lr=HALF"],
     "grpo_1e-5": ["rl.lr=1e-5"],
-    "grpo_mixed": [],  # its last weights mixed with the base's: bench/bed_mixes.py
     "grpo_kl": ["rl.algorithm.beta=0.05"],
     "sps": SPS,
     "memory": MEMORY,
-    "memory_mixed": MEMORY,
     "memory_sps": [*MEMORY, *SPS],
     "memory_no_rl": [*MEMORY, "rl.algorithm.type=none"],
     "memory_sps_quarter": [*MEMORY, *SPS, "irl.memory.share=0.25"],
@@ -111,7 +110,18 @@ def trials_of(bed: str) -> dict[str, list[str]]:
     }
 
 
+def trained(method: str) -> str:
+    """The method whose runs are mixed, or itself."""
+    name, *own = method.split(":")
+    return ":".join([name.removesuffix("_mixed"), *own])
+
+
+def place_of(method: str) -> int:
+    """Where a method is in the list; its mixes are beside it."""
+    return list(METHODS).index(trained(method).split(":")[0])
+
+
 def settings_of(bed: str, method: str) -> list[str]:
     """What sets a method apart on a bed, with the settings that its name may have."""
-    name, *own = method.split(":")
+    name, *own = trained(method).split(":")
     return [item.replace("HALF", str(BEDS[bed][1] / 2)) for item in METHODS[name]] + own
