@@ -42,6 +42,7 @@ def mixes(folder: Path) -> dict[int, dict[str, Any]]:
             store = EvalStore(Path(place) / "mix")
             job = EvalJob(task, task.problems("validation"), sampling, verifier, store)
             found[round(share * recipe.rl.steps)] = evaluate(policy, engine, job).summary()
+        engine.close()  # and its memory
         verifier.close()
     return found
 
