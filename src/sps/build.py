@@ -137,6 +137,13 @@ def make_policy(recipe: Recipe, path: str | None = None, ranks: Ranks = ALONE) -
     return policy
 
 
+def base_model(recipe: Recipe) -> Any:
+    """The model that a run begins from, in the host's memory."""
+    where = recipe.model.path or str(ensure_base(recipe))
+    gguf, trusted = recipe.model.gguf, recipe.model.trust_remote_code
+    return load_policy(where, gguf, "float32", "cpu", trusted).model
+
+
 def make_engine(
     policy: Policy, max_rows: int, rollout: Rollouts | None = None, ranks: Ranks = ALONE
 ) -> RolloutEngine:
@@ -237,6 +244,7 @@ def _make_run(
         ),
         budget=Budget(recipe.rl.micro_tokens, engine.shrink),
         folder=folder,
+        base=lambda: base_model(recipe),
         track=track,
         train=splits["train"],
         validation=splits["validation"],

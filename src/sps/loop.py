@@ -16,7 +16,7 @@ from sps.errors import Stopped
 from sps.evaluation.scores import Scores
 from sps.lifecycle.after_step import after_step, explain, stop_here
 from sps.lifecycle.card import rewrite_card
-from sps.lifecycle.measure import measure, select, use_checkpoint, validate
+from sps.lifecycle.measure import measure, select, use_checkpoint, use_mix, validate
 from sps.phases.base import remember_base
 from sps.phases.irl import irl_phase
 from sps.phases.memory import measured
@@ -88,12 +88,17 @@ def _take(
 
 
 def _finish(run: Run) -> Scores | None:
-    recipe = run.recipe
-    if not recipe.evaluation.final:
+    recipe, scores = run.recipe, None
+    mixes, final = recipe.checkpoint.mix > 0, recipe.evaluation.final
+    if not mixes and not final:
         return None
     step = select(run)
-    use_checkpoint(run, step)
-    scores = measure(run, "test", run.test, recipe.evaluation.n, step)
+    if mixes:
+        use_mix(run, step)
+    else:
+        use_checkpoint(run, step)
+    if final:
+        scores = measure(run, "test", run.test, recipe.evaluation.n, step)
     run.ranks.broadcast(lambda: rewrite_card(run, step))
     run.track.log("done", recipe.rl.steps, selected=step)
     return scores

@@ -41,9 +41,10 @@ def parse_shares(text: str, option: str) -> list[float]:
 
 
 def _folder(name: str) -> Path:
-    """A model's folder; a run stands for its selected checkpoint, a recipe for its base."""
+    """A model's folder; a run stands for its selected checkpoint as it was trained, a recipe for
+    its base."""
     if Path(name).suffix not in (".yaml", ".yml"):
-        return Path(resolve_model(name))
+        return Path(resolve_model(name, mixed=False))
     recipe = load_recipe(Path(name))
     if recipe.model.path is not None:
         return Path(resolve_model(recipe.model.path))

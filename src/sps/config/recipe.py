@@ -129,6 +129,8 @@ class Checkpoints(Node):
 
     every: NonNegative = 100  # RL steps; 0: only at the end
     keep: NonNegative = 0  # how many to keep besides the selected one; 0: all
+    # The base's share in the weights that a run ends with: the selected checkpoint mixed with it.
+    mix: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
 
 class MeterConfig(Node):

@@ -12,7 +12,8 @@ from sps.algo.frontier import Frontier, frontier
 from sps.diagnose.read import Evaluation, RunFolder
 
 Runs = Mapping[str, Sequence[RunFolder]]  # of each method, one a seed
-Validated = dict[int, Evaluation]  # by RL step
+Validated = dict[int | str, Evaluation]  # by RL step; MIXED: after the last, mixed with the base
+MIXED = "mixed"
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Paths:
     n: int
     questions: list[str]
     base_Q: np.ndarray  # before the first step
-    steps: dict[str, list[int]]  # of each method
+    steps: dict[str, list[int | str]]  # of each method
     correct: dict[str, np.ndarray]  # [step, seed, question]
     left_out: list[str]  # a sentence for each method without a path
 
@@ -62,7 +63,7 @@ def validation_paths(runs: Runs) -> Paths | None:
     count = max(len(seeds) for seeds in found.values())
     correct, steps, left_out = {}, {}, []
     for name, seeds in found.items():
-        shared = sorted(set.intersection(*map(set, seeds)) - {0})
+        shared = _in_order(set.intersection(*map(set, seeds)) - {0})
         own = [[seed[step] for seed in seeds] for step in shared]
         if len(seeds) < count or not shared:
             left_out.append(f"{name}: not every seed has been validated yet")
@@ -77,8 +78,15 @@ def validation_paths(runs: Runs) -> Paths | None:
     return Paths(base.n, [*base.correct], base_Q, steps, correct, left_out) if correct else None
 
 
+def _in_order(steps: set[int | str]) -> list[int | str]:
+    """A mix comes last: from the last step a path goes on to it, back towards the base."""
+    return [*sorted(s for s in steps if isinstance(s, int)), *(s for s in steps if s == MIXED)]
+
+
 def _validated(run: RunFolder) -> Validated:
-    return {e.step: e for e in run.split("validation") if e.step is not None}
+    found: Validated = {e.step: e for e in run.split("validation") if e.step is not None}
+    mixed = run.split(MIXED)
+    return found | ({MIXED: mixed[-1]} if mixed else {})
 
 
 def _line(count_Q: np.ndarray) -> str:

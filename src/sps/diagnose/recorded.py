@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sps.algo.passk import Counts
+from sps.diagnose.frontier import MIXED
 from sps.diagnose.read import Evaluation, RunFolder
 from sps.errors import UserError
 from sps.run.reading import read_json, read_text
@@ -93,8 +94,8 @@ def listed_runs(path: Path) -> Recorded:
         try:
             told = json.loads(line)
             key = str(told["method"]), int(told["seed"])
-            steps = {int(step): counts for step, counts in told["right"].items()}
-            run = _run(path, key[0], int(told.get("n", 0)), steps)
+            steps: dict[int | str, Any] = {int(s): counts for s, counts in told["right"].items()}
+            run = _run(path, key[0], int(told.get("n", 0)), dict(sorted(steps.items())))
         except _WRONG as error:
             raise UserError(
                 f"{path}, line {i}: no run's results ({error!r}); a line has method, seed, n, and "
@@ -108,11 +109,15 @@ def listed_runs(path: Path) -> Recorded:
     return {m: [found[key] for key in sorted(found) if key[0] == m] for m in methods}
 
 
-def _run(path: Path, name: str, n: int, steps: Mapping[int, Sequence[int]]) -> RunFolder:
+def _run(path: Path, name: str, n: int, steps: Mapping[int | str, Sequence[int]]) -> RunFolder:
     validated = []
-    for step, counts in sorted(steps.items()):
-        title = f"validation-{step:06d}"
-        validated.append(Evaluation(title, "validation", step, n, _checked(counts, n), {}))
+    for step, counts in steps.items():
+        known = _checked(counts, n)
+        if step == MIXED:
+            validated.append(Evaluation(MIXED, MIXED, None, n, known, {}))
+        else:
+            at = int(step)
+            validated.append(Evaluation(f"validation-{at:06d}", "validation", at, n, known, {}))
     return RunFolder(path / name, name, evaluations=validated)
 
 

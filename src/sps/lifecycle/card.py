@@ -24,7 +24,7 @@ from sps.evaluation.tables import shown_ks
 from sps.phases.run import Run
 from sps.policy.load import Policy
 from sps.run.disk import write_whole
-from sps.run.folder import RECORD, checkpoint_path, scores_path
+from sps.run.folder import RECORD, checkpoint_path, mixed_path, scores_path
 from sps.run.track import read_records
 from sps.schema import Node
 from sps.types import Problem
@@ -60,8 +60,11 @@ def describe(run: Run, step: int) -> dict[str, str]:
 
 
 def rewrite_card(run: Run, step: int) -> None:
-    """The card of the selected checkpoint once more, with its test scores; whole or as it was."""
-    path = checkpoint_path(run.folder, step) / "README.md"
+    """The card of the selected checkpoint, or of its mix with the base, with its test scores; whole
+    or as it was."""
+    mixes = run.recipe.checkpoint.mix > 0
+    folder = mixed_path(run.folder) if mixes else checkpoint_path(run.folder, step)
+    path = folder / "README.md"
     write_whole(path, card(run, step, selected=True))
 
 
@@ -83,12 +86,12 @@ def generation(policy: Policy, recipe: Recipe) -> str:
 
 def card(run: Run, step: int, selected: bool = False) -> str:
     """The model card of the checkpoint of a step: YAML for the hub, then Markdown."""
-    recipe = run.recipe
+    recipe, share = run.recipe, run.recipe.checkpoint.mix if selected else 0.0
     records = [r for r in read_records(run.folder / RECORD) if r["step"] <= step]
     sections = [
         f"---\n{_yaml(front_matter(recipe))}---",
-        f"# {plain(recipe.name or 'run')}, step {step}",
-        _what(recipe, step),
+        f"# {plain(recipe.name or 'run')}, step {step}{', mixed with its base' * (share > 0)}",
+        _what(recipe, step) + _mixed(share),
         "## Load it",
         _code(_FULL if recipe.model.lora is None else _ADAPTER, "python"),
         _prompt(run),
@@ -194,6 +197,16 @@ def _what(recipe: Recipe, step: int) -> str:
     ) + (where if adapter and not (path and is_hub_id(path)) else "")
 
 
+def _mixed(share: float) -> str:
+    if not share:
+        return ""
+    return (
+        f" Then mixed: every weight here is {share:g} of the base's and {1 - share:g} of that "
+        "checkpoint's, which is what the Pass@k below are of; what is said of training is of the "
+        "checkpoint itself."
+    )
+
+
 def _prompt(run: Run) -> str:
     # Without a template the question is the prompt, or the user's own code makes it.
     shaped = getattr(run.recipe.task, "template", None) and run.task.source is None
@@ -227,7 +240,8 @@ def _data(run: Run, records: list[Record]) -> Iterator[str]:
 
 
 def _passk(recipe: Recipe, folder: Path, step: int, selected: bool) -> Iterator[str]:
-    validation = _scores(folder, f"validation-{step:06d}")
+    name = "mixed" if selected and recipe.checkpoint.mix else "validation"
+    validation = _scores(folder, f"{name}-{step:06d}")
     test = _scores(folder, "test") if selected else None
     if validation is None and test is None:
         yield "This checkpoint was not evaluated."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from pathlib import Path
 
@@ -10,15 +11,35 @@ from sps.evaluation.evaluate import EvalJob, evaluate
 from sps.evaluation.scores import Scores, best_step
 from sps.phases.run import Run
 from sps.policy.checkpoint import damage, load_weights, saved_checkpoints
+from sps.policy.mix import mix_checkpoint
 from sps.run.disk import write_whole
-from sps.run.folder import CHECKPOINTS, EVALS, checkpoint_path, scores_path
+from sps.run.folder import CHECKPOINTS, EVALS, checkpoint_path, mixed_path, scores_path
 from sps.store.evals import EvalStore
 from sps.types import Problem, Sampling
 
 
 def use_checkpoint(run: Run, step: int) -> None:
     """Go on with the weights that were saved after a step."""
-    load_weights(run.policy, checkpoint_path(run.folder, step))
+    _use(run, checkpoint_path(run.folder, step))
+
+
+def use_mix(run: Run, step: int) -> None:
+    """Mix the weights that were saved after a step with the base's, go on with them, and validate
+    them where the run is validated."""
+    out, share = mixed_path(run.folder), run.recipe.checkpoint.mix
+
+    def write() -> None:
+        shutil.rmtree(out, ignore_errors=True)  # of a run that ended, and is asked to end again
+        mix_checkpoint(run.base, checkpoint_path(run.folder, step), share, out)
+
+    run.ranks.broadcast(write)
+    _use(run, out)
+    if run.recipe.evaluation.every:
+        measure(run, f"mixed-{step:06d}", run.validation, run.recipe.evaluation.validation_n, step)
+
+
+def _use(run: Run, checkpoint: Path) -> None:
+    load_weights(run.policy, checkpoint)
     run.engine.load_weights(run.policy.model)
 
 

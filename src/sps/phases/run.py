@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,7 @@ class Run:
     budget: Budget
     folder: Path
     track: Track
+    base: Callable[[], Any]  # loads the model that it began from, into the host's memory
     train: list[Problem]
     validation: list[Problem] = field(default_factory=list)
     test: list[Problem] = field(default_factory=list)

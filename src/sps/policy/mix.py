@@ -2,15 +2,16 @@
 
 A share of the first (the base, say) and the rest of the second (the trained one). All of it is
 computed in float32; the result has the second's dtypes, shards, tokenizer and settings. One tensor
-of each model is in memory at a time, and one file of the result.
+of each folder is in memory at a time, and one file of the result.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ _INDEX = f"{_WEIGHTS}.index.json"
 # What belongs to the second model alone: its card, its training state, its checksums.
 _OWN = {"README.md", "checksums.json", "trainer.json", "trainer.pt"}
 _SHOWN = 3  # names in an error
+_ADAPTERS = "adapter_model.safetensors"
+Weights = dict[str, torch.Tensor]
 
 
 def mixed(first: torch.Tensor, second: torch.Tensor, share: float) -> torch.Tensor:
@@ -48,6 +51,25 @@ def mix_into(model: Any, first: Any, share: float) -> None:
 def mix_folders(first: Path, second: Path, share: float, out: Path) -> Path:
     """Write the mix to a folder that is not there yet; it appears when it is whole."""
     _check_pair(first, second)
+    places = _places(first)
+    files = sorted(set(_places(second).values()))
+    card = _card(first, second, share)
+    return _write(out, second, files, lambda path: _mixed_file(first, places, path, share), card)
+
+
+def mix_checkpoint(base: Callable[[], Any], checkpoint: Path, share: float, out: Path) -> Path:
+    """The same of a run: its base, a model that is loaded if it is wanted, and a checkpoint. LoRA
+    adapters are added to the base, so their mix is the same adapters, smaller."""
+    if base_of(checkpoint):
+        return _write(out, checkpoint, [_ADAPTERS], lambda path: _smaller(path, share), "")
+    first, files = base().state_dict(), sorted(set(_places(checkpoint).values()))
+    return _write(out, checkpoint, files, lambda path: _mixed_with(first, path, share), "")
+
+
+def _write(
+    out: Path, second: Path, files: list[str], mixed_file: Callable[[Path], Weights], card: str
+) -> Path:
+    """What `mixed_file` makes of each file of the second model, and the rest of its folder."""
     draft = out.with_name(f"{out.name}.{os.getpid()}.draft")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -55,16 +77,13 @@ def mix_folders(first: Path, second: Path, share: float, out: Path) -> Path:
         for path in second.iterdir():
             if path.is_file() and path.suffix != ".safetensors" and path.name not in _OWN:
                 shutil.copyfile(path, draft / path.name)
-        places = _places(first)
-        for name in sorted(set(_places(second).values())):
-            save_file(
-                _mixed_file(first, places, second / name, share), draft / name, {"format": "pt"}
-            )
-        (draft / "README.md").write_text(_card(first, second, share), encoding="utf-8")
+        for name in files:
+            save_file(mixed_file(second / name), draft / name, {"format": "pt"})
+        (draft / "README.md").write_text(card, encoding="utf-8")
         sync_tree(draft)
         draft.rename(out)
         sync(out.parent)
-    except SafetensorError as error:
+    except (SafetensorError, OSError) as error:
         raise UserError(f"{out}: cannot be written ({in_one_line(error)})") from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
@@ -89,9 +108,29 @@ def _check_pair(first: Path, second: Path) -> None:
         )
 
 
-def _mixed_file(
-    first: Path, places: dict[str, str], path: Path, share: float
-) -> dict[str, torch.Tensor]:
+def _mixed_with(first: Mapping[str, torch.Tensor], path: Path, share: float) -> Weights:
+    """The mix of all tensors in one file of the second model with a model in memory."""
+    with safe_open(path, "pt") as file:
+        names = list(file.keys())
+        if lost := [name for name in names if name not in first]:
+            raise UserError(f"{path}: the base has no weights of these names ({_some(lost)})")
+        return {name: mixed(first[name], file.get_tensor(name), share) for name in names}
+
+
+def _smaller(path: Path, share: float) -> Weights:
+    """Adapters, their products with B being what is added to the model's own weights."""
+    made: dict[str, torch.Tensor] = {}
+    with safe_open(path, "pt") as file:
+        for name in file.keys():  # noqa: SIM118
+            weight = file.get_tensor(name)
+            if not re.search(r"lora_(embedding_)?[AB](\.weight)?$", name):
+                raise UserError(f"{path}: {name} is no adapter's, and cannot be mixed")
+            b = "lora_B" in name or "lora_embedding_B" in name
+            made[name] = mixed(torch.zeros_like(weight), weight, share) if b else weight
+    return made
+
+
+def _mixed_file(first: Path, places: dict[str, str], path: Path, share: float) -> Weights:
     """The mix of all tensors in one file of the second model."""
     made: dict[str, torch.Tensor] = {}
     with safe_open(path, "pt") as file, ExitStack() as stack:

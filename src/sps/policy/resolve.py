@@ -5,15 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 
 from sps.errors import UserError
-from sps.run.folder import CHECKPOINTS, RECIPE, RECORD, checkpoint_path, find_checkpoints
+from sps.run.folder import (
+    CHECKPOINTS,
+    RECIPE,
+    RECORD,
+    checkpoint_path,
+    find_checkpoints,
+    mixed_path,
+)
 from sps.run.track import read_records
 
 
-def resolve_model(model: str) -> str:
-    """Where a model's weights are: a run's folder stands for its selected or last checkpoint."""
+def resolve_model(model: str, mixed: bool = True) -> str:
+    """Where a model's weights are: a run's folder stands for its selected or last checkpoint, or
+    for the mix of it with the base that it ended with."""
     folder = Path(model).expanduser()
     if not (folder / RECIPE).exists() or (folder / "config.json").exists():
         return str(folder) if folder.exists() else model
+    if mixed and mixed_path(folder).exists():
+        return str(mixed_path(folder))
     saved = find_checkpoints(folder / CHECKPOINTS).values()
     kinds = ("config.json", "adapter_config.json")
     found = [p for p in saved if any((p / kind).exists() for kind in kinds)]

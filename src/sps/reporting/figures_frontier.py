@@ -63,6 +63,8 @@ def _figure(
         "Training can stop at any of them, so at a given Pass@1 the higher line is the better "
         f"method. Below the dashed line Pass@{k} is worse than the base's."
     )
+    if mixed := [line.name for line in lines if "mixed" in line.steps]:
+        note += f" The last mark of {', '.join(mixed)} is its weights mixed with the base's."
     bars = f" Bars span the {seeds} seeds." if any(line.low != line.high for line in lines) else ""
     said = " ".join(gap_sentence(gap, k) for gap in gaps)
     title = f"The frontier: Pass@{k} against Pass@1 during training"

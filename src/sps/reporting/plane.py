@@ -20,7 +20,7 @@ class Line:
     """A method's way through training; the base is the first of its points."""
 
     name: str
-    steps: Sequence[int]
+    steps: Sequence[int | str]  # a word where it is no step: mixed
     points: Sequence[Point]  # means over seeds
     low: Sequence[Point]  # of the seeds, Pass@1 and Pass@k by themselves
     high: Sequence[Point]
@@ -53,7 +53,7 @@ def draw_lines(
 
 def _path(line: Line, k: int, mark: Mark) -> dict[str, Any]:
     """A line, with a bar from the lowest to the highest seed at each mark."""
-    said = f"step %{{customdata}}: Pass@1 %{{x:.1%}}, Pass@{k} %{{y:.1%}}"
+    said = f"%{{customdata}}: Pass@1 %{{x:.1%}}, Pass@{k} %{{y:.1%}}"
     x, y = (list(values) for values in zip(*line.points, strict=True))
     return {
         "type": "scatter",
@@ -71,7 +71,7 @@ def _path(line: Line, k: int, mark: Mark) -> dict[str, Any]:
         },
         "error_x": _error(line, 0, mark),
         "error_y": _error(line, 1, mark),
-        "customdata": [0, *line.steps],
+        "customdata": [s if isinstance(s, str) else f"step {s}" for s in (0, *line.steps)],
         "hovertemplate": f"{said}<extra>{escape(line.name)}</extra>",
         "cliponaxis": False,
     }
@@ -123,11 +123,13 @@ def _ranges(lines: Sequence[Line]) -> list[list[float]]:
 
 def _key(lines: Sequence[Line], seeds: int) -> str:
     """How marks and bars are read, in a few words."""
-    gaps = {b - a for line in lines for a, b in pairwise([0, *line.steps])}
-    last = max(line.steps[-1] for line in lines)
+    steps = [[s for s in (0, *line.steps) if isinstance(s, int)] for line in lines]
+    gaps = {b - a for own in steps for a, b in pairwise(own)}
+    last = max(own[-1] for own in steps)
     each = f"every {gaps.pop()} steps" if len(gaps) == 1 else "at each validation"
     bars = f"; bars span {seeds} seeds" if any(line.low != line.high for line in lines) else ""
-    return f"a mark {each}, to step {last}{bars}"
+    mixed = any(isinstance(s, str) for line in lines for s in line.steps)
+    return f"a mark {each}, to step {last}{', then mixed with the base' * mixed}{bars}"
 
 
 def _label(name: str, at: Point, spot: Spot, colour: str) -> dict[str, Any]:

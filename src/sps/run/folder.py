@@ -6,6 +6,7 @@ task.py, task.sha256            of a python task: the file as it was, and its ha
 rollouts/*.parquet              see store/rollouts.py
 evals/NAME.json, evals/NAME/    scores of an evaluation, and its samples
 checkpoints/step-000100/        and stop-000117 of a stop, damaged-step-000100 put aside
+checkpoints/mixed/              the selected one mixed with the base: checkpoint.mix
 result.json                     a run of a comparison has ended: its test scores
 .lock                           who uses the folder
 """
@@ -29,6 +30,11 @@ def checkpoint_path(run: Path, step: int) -> Path:
 def stop_path(run: Path, step: int) -> Path:
     """The checkpoint of a run that was stopped after a step: no candidate of selection."""
     return run / CHECKPOINTS / f"stop-{step:06d}"
+
+
+def mixed_path(run: Path) -> Path:
+    """The weights that a run ends with where they are mixed with the base's."""
+    return run / CHECKPOINTS / "mixed"
 
 
 def set_aside(checkpoint: Path) -> Path:

@@ -42,7 +42,11 @@ class Track:
 def _of_an_end(record: dict[str, Any]) -> bool:
     """Written anew by a run that is resumed: it had ended, or was selecting, or was stopped."""
     name = str(record.get("name", ""))
-    return record["kind"] in ("done", "stopped") or name == "test" or name.startswith("select-")
+    return (
+        record["kind"] in ("done", "stopped")
+        or name == "test"
+        or name.startswith(("select-", "mixed-"))
+    )
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:

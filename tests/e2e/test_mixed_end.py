@@ -1,0 +1,136 @@
+"""A run that ends with its weights mixed with the base's: checkpoint.mix."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from small_runs import Killed, first_weights, recipe_of, run, same_weights, told, weights
+
+from sps.build import open_run
+from sps.commands.mix import run_mix
+from sps.diagnose.frontier import validation_paths
+from sps.diagnose.read import read_run
+from sps.diagnose.recorded import compared_runs
+from sps.errors import UserError
+from sps.evaluation.scores import load_scores
+from sps.policy.load import load_policy
+from sps.policy.resolve import resolve_model
+
+pytestmark = pytest.mark.usefixtures("one_cache")
+SHARE = 0.3
+
+
+def mixing(**changes):
+    return recipe_of(checkpoint__mix=SHARE, evaluation__final=True, evaluation__every=3, **changes)
+
+
+def model_weights(folder):
+    return {n: p.detach() for n, p in load_policy(str(folder)).model.named_parameters()}
+
+
+def test_a_run_ends_with_its_share_of_the_base_and_is_scored_so(tmp_path):
+    recipe, out = mixing(), tmp_path / "run"
+    this, scores = run(recipe, out)
+    base, last = first_weights(recipe, tmp_path), weights(out)
+    made = model_weights(out / "checkpoints" / "mixed")
+    for name, weight in made.items():
+        wanted = SHARE * base[name].double() + (1 - SHARE) * last[name].double()
+        torch.testing.assert_close(weight.double(), wanted, rtol=1e-6, atol=1e-7)
+        assert not torch.equal(base[name], last[name])
+    assert same_weights(made, dict(this.policy.model.named_parameters()))  # and is what was scored
+    plain, before = run(recipe.model_copy(update={"checkpoint": recipe_of().checkpoint}), out / "b")
+    assert same_weights(weights(out), weights(out / "b"))  # training is as without
+    assert scores.mean_logprob != before.mean_logprob
+    records = told(out)
+    assert [r["name"] for r in records if r["kind"] == "eval"][-2:] == ["mixed-000006", "test"]
+    assert records[-1]["kind"] == "done"
+    assert not (out / "b" / "checkpoints" / "mixed").exists()
+    assert plain.recipe.checkpoint.mix == 0
+
+
+def test_what_stands_for_the_run_is_the_mix_but_a_mix_is_not_mixed(tmp_path):
+    recipe, out = mixing(), tmp_path / "run"
+    run(recipe, out)
+    assert resolve_model(str(out)) == str(out / "checkpoints" / "mixed")
+    start = open_run(recipe_of(), tmp_path / "new")
+    start.policy.model.save_pretrained(tmp_path / "base")
+    start.policy.tokenizer.save_pretrained(tmp_path / "base")
+    made = run_mix(str(tmp_path / "base"), str(out), str(SHARE), tmp_path / "mixes")
+    again, first = (load_file(f"{p}/model.safetensors") for p in (made, resolve_model(str(out))))
+    assert all(torch.equal(again[name], first[name]) for name in first)
+
+
+def test_its_card_says_so_and_the_checkpoint_it_came_from_has_no_test_scores(tmp_path):
+    run(mixing(), tmp_path / "run")
+    card = (tmp_path / "run" / "checkpoints" / "mixed" / "README.md").read_text()
+    assert "step 6, mixed with its base" in card
+    assert "0.3 of the base's and 0.7 of that checkpoint's" in card
+    assert "| test |" in card
+    own = (tmp_path / "run" / "checkpoints" / "step-000006" / "README.md").read_text()
+    assert "| test |" not in own
+    assert "mixed" not in own.split("## How it was made")[0]
+
+
+@pytest.mark.parametrize("name", ["mixed-000006", "test"])
+def test_killed_at_its_end_it_ends_as_one_that_was_not(tmp_path, name):
+    def kill(record):
+        if record.get("name") == name:
+            raise Killed
+
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    run(mixing(), whole)
+    with pytest.raises(Killed):
+        run(mixing(), cut, listeners=[kill])
+    run(mixing(), cut, resume=True)
+    assert told(cut) == told(whole)
+    for of in ("mixed-000006", "test"):
+        a, b = (json.loads((p / "evals" / f"{of}.json").read_text()) for p in (whole, cut))
+        assert a == b
+    assert same_weights(*(model_weights(p / "checkpoints" / "mixed") for p in (whole, cut)))
+
+
+def test_without_a_final_evaluation_the_mix_is_made_all_the_same(tmp_path):
+    recipe = recipe_of(checkpoint__mix=SHARE)
+    assert run(recipe, tmp_path / "run")[1] is None
+    assert (tmp_path / "run" / "checkpoints" / "mixed" / "model.safetensors").exists()
+    assert not list((tmp_path / "run" / "evals").glob("*.json"))  # never validated, never tested
+
+
+def test_adapters_are_mixed_by_making_them_smaller(tmp_path):
+    pytest.importorskip("peft", reason="the extra sps-rl[lora] is not installed")
+    recipe = mixing(model__lora={"rank": 4, "alpha": 8})
+    out = tmp_path / "run"
+    this, _ = run(recipe, out)
+    mixed, last = (
+        load_file(out / "checkpoints" / name / "adapter_model.safetensors")
+        for name in ("mixed", "step-000006")
+    )
+    assert mixed.keys() == last.keys()
+    for name, weight in last.items():
+        share = 1 - SHARE if "lora_B" in name else 1.0
+        torch.testing.assert_close(mixed[name], share * weight)
+        assert torch.any(weight)
+    own = dict(this.policy.model.named_parameters())
+    names = [name for name in last if "lora_B" in name]
+    scored = sorted(float(own[n].detach().norm()) for n in own if "lora_B" in n)
+    assert scored == sorted(float(mixed[n].norm()) for n in names)
+
+
+def test_the_path_of_the_frontier_ends_with_the_mix(tmp_path):
+    run(mixing(), tmp_path / "run")
+    paths = validation_paths({"mixing": [read_run(tmp_path / "run")]})
+    assert paths.steps["mixing"] == [3, 6, "mixed"]
+    scores = load_scores(tmp_path / "run" / "evals" / "mixed-000006.json")
+    assert paths.correct["mixing"][-1, 0].tolist() == scores.correct_Q.tolist()
+    record = json.loads(json.dumps(paths.record(paths.compare())))
+    again = validation_paths(compared_runs(tmp_path, {"frontier": record}))
+    assert again.steps == paths.steps
+    assert (again.correct["mixing"] == paths.correct["mixing"]).all()
+
+
+def test_more_than_all_of_the_base_is_refused():
+    with pytest.raises(UserError, match=r"checkpoint\.mix"):
+        recipe_of(checkpoint__mix=1.0)
