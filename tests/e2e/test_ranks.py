@@ -38,7 +38,7 @@ SMALL = {
 }
 # Every collective that a plain run does not need: a sharded reference, likelihoods under the
 # reinforced policy, an optimizer that lives on, old log-probabilities, problems by their
-# difficulty, all of them seen after the first draw; and DAPO's drawing again.
+# difficulty, all of them seen after the first draw, a mix at the end; and DAPO's drawing again.
 HARD = {
     "task": {"train": 20},
     "rl": {
@@ -50,11 +50,13 @@ HARD = {
         "optimizer_state": "kept",
         "memory": {"weight": 1.0},
     },
+    "checkpoint": {"mix": 0.3},
 }
 ADAPTERS = {
     "model": {"lora": {"rank": 4, "alpha": 8}},
     "rl": {"algorithm": {"type": "grpo", "beta": 0.05}, "lr": 1e-3},
     "irl": {"optimizer_state": "kept", "lr": 1e-3},
+    "checkpoint": {"mix": 0.3},
 }
 DAPO = {
     "rl": {"algorithm": {"type": "dapo", "max_resample_times": 2, "steps_per_generation": 2}},
@@ -127,8 +129,9 @@ def alone(tmp_path_factory):
     torch.set_num_threads(threads)
 
 
-def weights(run: Path, step: int) -> dict[str, torch.Tensor]:
-    (path,) = (run / "checkpoints" / f"step-{step:06d}").glob("*model.safetensors")  # or adapters
+def weights(run: Path, step: int | str) -> dict[str, torch.Tensor]:
+    name = step if isinstance(step, str) else f"step-{step:06d}"
+    (path,) = (run / "checkpoints" / name).glob("*model.safetensors")  # or adapters
     return load_file(path)
 
 
@@ -160,6 +163,9 @@ def assert_same_run(one: Path, two: Path) -> None:
     moved = sum(float((a[k] - first[k]).square().sum()) for k in a) ** 0.5
     assert moved > 0.01
     assert apart < 1e-3 * moved
+    if (one / "checkpoints" / "mixed").exists():
+        a, b = weights(one, "mixed"), weights(two, "mixed")
+        assert sum(float((a[k] - b[k]).square().sum()) for k in a) ** 0.5 < 1e-3 * moved
 
 
 @pytest.mark.parametrize(
