@@ -54,7 +54,7 @@ _TASTE = [
 
 
 def run_demo(out: Path | None, seeds: int | None, quick: bool, again: bool) -> None:
-    """The base, GRPO, SPS, and SPS with memory; as many seeds as fit into the time."""
+    """The base, GRPO, SPS, and memory with SPS; as many seeds as fit into the time."""
     began = time.time()
     out = out or Path("runs") / ("demo-quick" if quick else "demo")
     if again and (out / RESULTS).exists():
@@ -136,8 +136,9 @@ def job_seconds(recipe: Recipe, speed: Speed) -> float:
     """Of one run, from its schedule."""
     schedule, task = Schedule(recipe), recipe.task
     irl_steps = recipe.irl.steps * sum(phase.irl for phase in schedule.phases())
-    validated = len(schedule.evaluated()) * task.validation * recipe.evaluation.validation_n
-    samples = validated + _test_samples(recipe)
+    validations = len(schedule.evaluated()) + (recipe.checkpoint.mix > 0)
+    samples = validations * task.validation * recipe.evaluation.validation_n
+    samples += _test_samples(recipe)
     return recipe.rl.steps * speed.step + irl_steps * speed.irl_step + samples * speed.sample
 
 

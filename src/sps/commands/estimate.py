@@ -325,7 +325,8 @@ def _on_host(recipe: Recipe, shape: Shape, plan: Plan) -> float:
     if recipe.irl.steps:
         kept = recipe.irl.optimizer_state == "kept"
         asleep = max(_BITS[recipe.rl.optimizer.bits], _BITS[recipe.irl.optimizer.bits] * kept)
-    return (4 + asleep) * _trained(recipe, shape) / (plan.gpus if plan.sharded else 1)
+    base = 4 * shape.weights * (recipe.checkpoint.mix > 0 and recipe.model.lora is None)  # at last
+    return (4 + asleep) * _trained(recipe, shape) / (plan.gpus if plan.sharded else 1) + base
 
 
 def _moments(recipe: Recipe) -> float:
