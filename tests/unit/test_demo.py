@@ -17,19 +17,19 @@ def test_the_time_of_a_job_by_hand():
     grpo, sps, both = (load_recipe(path) for path in PATHS)
     # 300 steps, 4 validations of 200 x 32 and a test of 200 x 128 samples.
     assert demo.job_seconds(grpo, speed) == pytest.approx(30 + 25.6 + 25.6)
-    # And 6 IRL phases of 4 steps.
-    for recipe in (sps, both):
-        assert demo.job_seconds(recipe, speed) == pytest.approx(30 + 51.2 + 48)
+    # And 6 IRL phases of 4 steps; the last also validates its mix.
+    assert demo.job_seconds(sps, speed) == pytest.approx(30 + 51.2 + 48)
+    assert demo.job_seconds(both, speed) == pytest.approx(30 + 51.2 + 48 + 6.4)
 
 
 def test_the_time_of_a_demo_by_hand():
     speed = demo.Speed(start=1, step=0.1, irl_step=2, sample=0.001)
     recipes = [load_recipe(path) for path in PATHS]
-    # On two workers GRPO's 81.2 s and then 129.2 s beside 129.2 s and the base's 25.6 s.
-    assert demo.expected_seconds(recipes, 1, speed, 2) == pytest.approx(2 + 81.2 + 129.2)
-    assert demo.expected_seconds(recipes, 3, speed, 20) == pytest.approx(2 + 129.2)
+    # On two workers GRPO's 81.2 s and then 135.6 s beside 129.2 s and the base's 25.6 s.
+    assert demo.expected_seconds(recipes, 1, speed, 2) == pytest.approx(2 + 81.2 + 135.6)
+    assert demo.expected_seconds(recipes, 3, speed, 20) == pytest.approx(2 + 135.6)
     one = demo.expected_seconds(recipes, 2, speed, 1)
-    assert one == pytest.approx(2 + 2 * (81.2 + 2 * 129.2) + 25.6)
+    assert one == pytest.approx(2 + 2 * (81.2 + 129.2 + 135.6) + 25.6)
 
 
 @pytest.fixture
