@@ -86,33 +86,34 @@ class Paths:
         return next(iter(self.right.values())).shape[1]
 
 
-def paths_of(results: Path, bed: str, first: int | None = None) -> Paths:
-    """What the frontier compares; with `first`, so many seeds from 0 on of the methods that have
-    them all."""
+def paths_of(results: Path, bed: str, seeds: range | None = None) -> Paths:
+    """What the frontier compares; with `seeds`, these alone, of the methods that have them all."""
     runs: dict[str, dict[int, dict[str, Any]]] = {}
     for (of, method, seed), line in known(results).items():
-        if of == bed and line["ended"] and (first is None or seed < first):
+        if of == bed and line["ended"] and (seeds is None or seed in seeds):
             runs.setdefault(method, {})[seed] = line
     if not runs:
         raise SystemExit(f"{results}: no run of {bed} has ended")
     count = max(map(len, runs.values()))
-    fewer = {method: len(seeds) for method, seeds in runs.items() if len(seeds) < count}
-    whole = {method: seeds for method, seeds in runs.items() if method not in fewer}
-    one = next(line for seeds in whole.values() for line in seeds.values())
+    fewer = {method: len(own) for method, own in runs.items() if len(own) < count}
+    whole = {method: own for method, own in runs.items() if method not in fewer}
+    one = next(line for own in whole.values() for line in own.values())
     right, last = {}, {}
-    for method, seeds in whole.items():
-        steps = sorted((s for s in next(iter(seeds.values()))["right"] if s != "0"), key=int)
-        right[method] = np.array([[seeds[s]["right"][at] for s in sorted(seeds)] for at in steps])
+    for method, own in whole.items():
+        steps = sorted((s for s in next(iter(own.values()))["right"] if s != "0"), key=int)
+        right[method] = np.array([[own[s]["right"][at] for s in sorted(own)] for at in steps])
         last[method] = int(steps[-1])
     seconds = {m: float(np.mean([r["seconds"] for r in own.values()])) for m, own in whole.items()}
     return Paths(one["n"], np.array(one["right"]["0"]), right, last, seconds, fewer)
 
 
-def markdown(results: Path, bed: str, references: list[str], first: int | None = None) -> list[str]:
+def markdown(
+    results: Path, bed: str, references: list[str], seeds: range | None = None
+) -> list[str]:
     """One row a method: Pass@1 and Pass@n at the end, Pass@n at equal Pass@1 minus that of each
     reference, of the last also at three quarters of the range, seconds. The best against the last
     reference first."""
-    paths = paths_of(results, bed, first)
+    paths = paths_of(results, bed, seeds)
     found = [frontier(paths.base, paths.right, paths.n, name) for name in references]
     gaps = [{gap.name: gap for gap in one.gaps} for one in found]
     order = {gap.name: gap.mean[0] for gap in found[-1].gaps}
@@ -188,9 +189,9 @@ def _signed(value: tuple[float, float, float]) -> str:
     return "{:+.1f} [{:+.1f}, {:+.1f}]".format(*(100 * v for v in value))
 
 
-def verdict(results: Path, bed: str, reference: str, first: int | None = None) -> None:
+def verdict(results: Path, bed: str, reference: str, seeds: range | None = None) -> None:
     """The frontier of the methods that have all seeds, against one of them (algo/frontier.py)."""
-    paths = paths_of(results, bed, first)
+    paths = paths_of(results, bed, seeds)
     found = frontier(paths.base, paths.right, paths.n, reference)
     low, high = (100 * x for x in found.range)
     print(

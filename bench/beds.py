@@ -13,7 +13,8 @@ runs those of TRIALS, as many for each method, `--best` says which had the large
 validation problems, and `--tuned FILE` runs those.
 `python -m bench.beds BED --show [A,B]` prints Pass@k by step, `--by-k A,B` for every k, `--frontier
 METHOD` every method's frontier against that of one, `--markdown A,B` the table of docs/results.md,
-against the frontiers of A and B (`python -m bench.tables` writes it there).
+against the frontiers of A and B (`python -m bench.tables` writes it there); `--seeds` of these two
+leaves the others out.
 """
 
 from __future__ import annotations
@@ -136,12 +137,18 @@ def _validations(folder: Path) -> list[Path]:
     return sorted((folder / "evals").glob("validation-*.json"))
 
 
+def seeds_of(text: str) -> range:
+    """`2-4`, or one alone."""
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
 def main() -> None:
     """See the top of the file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("bed", choices=BEDS)
     parser.add_argument("--methods", default=",".join(METHODS))
-    parser.add_argument("--seeds", default="0-7")
+    parser.add_argument("--seeds", help="0-7 by default; of tables, all that are there")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--minutes", type=float, default=24 * 60)
     parser.add_argument("--set", dest="more", action="append", default=[])
@@ -155,23 +162,22 @@ def main() -> None:
     parser.add_argument("--frontier", metavar="METHOD", help="print the verdict against a method")
     parser.add_argument("--markdown", metavar="A,B", help="print a table against these methods")
     parser.add_argument("--by-k", metavar="A,B", help="print Pass@k at the last step for every k")
-    parser.add_argument("--first", type=int, help="with these two: seeds below this one alone")
     told = parser.parse_args()
+    only = seeds_of(told.seeds) if told.seeds else None
     results = told.results or ROOT / "bench" / "results" / f"bed_{told.bed}.jsonl"
     if told.best:
         return print("\n".join(trials_table(results, told.bed)))
     if told.frontier:
-        return verdict(results, told.bed, told.frontier, told.first)
+        return verdict(results, told.bed, told.frontier, only)
     if told.markdown:
-        return print("\n".join(markdown(results, told.bed, told.markdown.split(","), told.first)))
+        return print("\n".join(markdown(results, told.bed, told.markdown.split(","), only)))
     if told.by_k:
         return print("\n".join(by_k(results, told.bed, told.by_k.split(","))))
     if told.show is not None:
         return print(
             "\n".join(shown(results, told.bed, told.show.split(",") if told.show else None))
         )
-    first, _, last = told.seeds.partition("-")
-    seeds = range(int(first), int(last or first) + 1)
+    seeds = only or range(8)
     methods = told.methods.split(",")
     if told.tuned:
         methods = winners(told.tuned, told.bed)

@@ -7,7 +7,7 @@ Such a table stands between two comments. The first says what it is made of, the
 `<!-- end -->`:
 
 <!-- bench.beds BED --markdown A,B -->       what that command prints
-                                             (also with --first N)
+                                             (also with --seeds A-B)
 <!-- bench.beds BED --show -->               the same (also with names, A,B)
 <!-- bench.beds BED --by-k A,B -->           the same
 <!-- bench.beds BED --best --results FILE --> the same
@@ -31,12 +31,12 @@ import numpy as np
 from typer.testing import CliRunner
 
 from bench.bed_tables import by_k, gap_cell, markdown, shown, trials_table
-from bench.beds import ROOT
+from bench.beds import ROOT, seeds_of
 from sps.algo.frontier import envelope, frontier
 from sps.cli import app
 
 _TABLE = re.compile(r"<!-- ([^>]+) -->\n.*?<!-- end -->", re.DOTALL)
-_BED = re.compile(r"bench\.beds (\w+) --markdown (\S+)(?: --first (\d+))?")
+_BED = re.compile(r"bench\.beds (\w+) --markdown (\S+)(?: --seeds (\S+))?")
 _TRIALS = re.compile(r"bench\.beds (\w+) --best --results (\S+)")
 _BY_K = re.compile(r"bench\.beds (\w+) --by-k (\S+)")
 _SHOWN = re.compile(r"bench\.beds (\w+) --show(?: (\S+))?")
@@ -52,7 +52,9 @@ def filled(text: str, root: Path = ROOT) -> str:
     def table(found: re.Match[str]) -> str:
         if bed := _BED.fullmatch(found[1]):
             results = root / "bench" / "results" / f"bed_{bed[1]}.jsonl"
-            lines = markdown(results, bed[1], bed[2].split(","), int(bed[3]) if bed[3] else None)
+            lines = markdown(
+                results, bed[1], bed[2].split(","), seeds_of(bed[3]) if bed[3] else None
+            )
         elif bed := _BY_K.fullmatch(found[1]):
             results = root / "bench" / "results" / f"bed_{bed[1]}.jsonl"
             lines = by_k(results, bed[1], bed[2].split(","))
