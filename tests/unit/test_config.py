@@ -65,7 +65,8 @@ def test_what_others_call_a_key_leads_to_one_that_is_there():
 
 
 def test_unknown_key_far_from_any_lists_the_known_ones(write):
-    with pytest.raises(UserError, match=r"checkpoint.zzz: no such key; known keys: every, keep$"):
+    said = r"checkpoint.zzz: no such key; known keys: every, keep, mix$"
+    with pytest.raises(UserError, match=said):
         load_recipe(write("checkpoint: {zzz: 1}"))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from math import fsum
 from pathlib import Path
 from typing import Any
 
@@ -135,9 +136,10 @@ def count_scores(
         tuple(ids),
         correct_Q,
         n,
-        dict(Counter(row["verdict"] for row in rows)),
-        dict(Counter(row["detail"] for row in rows)),
-        sum(row["sum_logprob"] for row in likely) / max(tokens, 1),
+        # The same whatever the order in which samples came: a resumed evaluation has another.
+        dict(sorted(Counter(row["verdict"] for row in rows).items())),
+        dict(sorted(Counter(row["detail"] for row in rows).items())),
+        fsum(row["sum_logprob"] for row in likely) / max(tokens, 1),
         sum(lengths) / max(len(lengths), 1),
         greedy,
         None if solutions_Q is None else tuple(solutions_Q),

@@ -127,7 +127,7 @@ def test_figure_has_the_paths_the_base_and_names_at_the_ends():
     assert list(lines) == ["grpo", "sps", "base"]
     assert lines["sps"]["x"] == pytest.approx([1 / 4, 1 / 2, 9 / 16])
     assert lines["grpo"]["y"] == pytest.approx([1, 1, 1 / 2])
-    assert lines["sps"]["customdata"] == [0, 10, 20]
+    assert lines["sps"]["customdata"] == ["step 0", "step 10", "step 20"]
     assert (lines["base"]["x"], lines["base"]["y"]) == ([1 / 4], [1])
     assert figure.layout["shapes"][0]["y0"] == 1
     low, high = figure.layout["xaxis"]["range"]
