@@ -24,7 +24,7 @@ from sps.rollout.cuda.rows import Prompt, Rows, Wanted
 from sps.rollout.cuda.state import State, bucket
 from sps.rollout.cuda.tail import Tail
 from sps.rollout.native import attention
-from sps.rollout.native.sampling import draw, uniform_at
+from sps.rollout.native.sampling import draw, stream_at
 from sps.types import Completion, Request, Sampling
 
 _LOOK = 8  # steps between two looks at which rows are done
@@ -175,8 +175,8 @@ def choose(
     """Token and log-probability; the fused kernels, or torch where top-p or top-k are asked for."""
     if sampling.temperature == 0 or (sampling.top_p == 1 and sampling.top_k == 0):
         return kernels.draw(logits_BV, state.key, state.own, ahead, sampling.temperature)
-    uniform_B = uniform_at(state.key, state.own + ahead)
-    return draw(logits_BV, uniform_B, sampling.temperature, sampling.top_p, sampling.top_k)
+    stream_B = stream_at(state.key, state.own + ahead)
+    return draw(logits_BV, stream_B, sampling.temperature, sampling.top_p, sampling.top_k)
 
 
 class _Capture:

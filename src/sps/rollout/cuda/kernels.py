@@ -14,8 +14,35 @@ from sps.rollout.cuda.state import State
 
 
 @triton.jit
-def _weigh(logits, cold, tops, masses, V, BLOCK: tl.constexpr):
-    """Largest logit of a block of a row, and the sum of exp(logit - largest)."""
+def _mix_32(x):
+    x = (x ^ (x >> 16)) * 0x7FEB352D
+    x = (x ^ (x >> 15)) * 0x846CA68B
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def _gumbel(key, position, at):
+    """The numbers that sampling.py has for this key and position, at these tokens."""
+    x = key.to(tl.uint64) + (position + 1).to(tl.uint64) * 0x9E3779B97F4A7C15
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB
+    x = x ^ (x >> 31)
+    bits = (_mix_32((at + 1).to(tl.uint32)) ^ x.to(tl.uint32)) * ((x >> 32).to(tl.uint32) | 1)
+    bits = (bits ^ (bits >> 15)) * 0x846CA68B
+    bits = (bits ^ (bits >> 16)) & 0x7FFFFFFF
+    u = bits.to(tl.int32).to(tl.float32) * 4.656612873077393e-10 + 2.3283064365386963e-10
+    # log(1 - u), which float32 does not know where u is small.
+    few = u * (1.0 + u * (0.5 + u * (0.33333334 + u * 0.25)))
+    return -tl.log(tl.where(u < 0.02, few, -tl.log(1.0 - u)))
+
+
+@triton.jit
+def _weigh(
+    logits, cold, key, own, ahead, tops, masses, scores, tokens, V,
+    GREEDY: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Of a block of a row: its largest logit, the sum of exp(logit - largest), and the token that
+    is drawn of it with its score."""
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = block * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(logits + row * V + at, mask=at < V, other=float("-inf")).to(tl.float32)
@@ -25,57 +52,32 @@ def _weigh(logits, cold, tops, masses, V, BLOCK: tl.constexpr):
     place = row * tl.num_programs(1) + block
     tl.store(tops + place, top)
     tl.store(masses + place, tl.sum(tl.exp(x - safe), 0))
-
-
-@triton.jit
-def _uniform(key, position):
-    """The number in [0, 1) that sampling.py draws for this key and position, to 53 bits."""
-    x = key.to(tl.uint64) + (position + 1).to(tl.uint64) * 0x9E3779B97F4A7C15
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EB
-    x = x ^ (x >> 31)
-    return (x >> 11).to(tl.float64) * 1.1102230246251565e-16
+    score = x
+    if not GREEDY:
+        score = x + _gumbel(tl.load(key + row), tl.load(own + row) + ahead, at)
+    best = tl.max(score, 0)
+    tl.store(scores + place, best)
+    # Where all is NaN none equals the largest; a token must be one of the vocabulary.
+    tl.store(tokens + place, tl.minimum(tl.min(tl.where(score == best, at, V), 0), V - 1))
 
 
 @triton.jit
 def _pick(
-    logits, cold, tops, masses, key, own, ahead, token, logprob, V, blocks,
-    GREEDY: tl.constexpr, BLOCK: tl.constexpr, MANY: tl.constexpr,
-):  # fmt: skip
-    """Inverse CDF: first the block whose cumulative mass passes the uniform number, then in it."""
+    logits, cold, tops, masses, scores, tokens, token, logprob, V, blocks, MANY: tl.constexpr
+):
+    """The best of the blocks' tokens, and its log-probability."""
     row = tl.program_id(0).to(tl.int64)
-    at_M, at_N = tl.arange(0, MANY), tl.arange(0, BLOCK)
+    at_M = tl.arange(0, MANY)
     place, there = row * blocks + at_M, at_M < blocks
     top_M = tl.load(tops + place, mask=there, other=float("-inf"))
     peak = tl.max(top_M, 0)
-    mass_M = tl.load(masses + place, mask=there, other=0.0) * tl.exp(top_M - peak)
-    mass_M = mass_M.to(tl.float64)
-    total = tl.sum(mass_M, 0)
-    block, part = 0, 0.0
-    if GREEDY:
-        # Where all is NaN none equals the largest; a token must be one of the vocabulary.
-        block = tl.minimum(tl.min(tl.where(top_M == peak, at_M, MANY), 0), blocks - 1)
-    else:
-        aim = _uniform(tl.load(key + row), tl.load(own + row) + ahead) * total
-        passed = (tl.cumsum(mass_M, 0) > aim) & (mass_M > 0)
-        last = tl.max(tl.where(mass_M > 0, at_M, 0), 0)  # where rounding lets none pass
-        block = tl.minimum(tl.min(tl.where(passed, at_M, MANY), 0), last)
-        before = tl.sum(tl.where(at_M < block, mass_M, 0.0), 0)
-        part = (aim - before) / tl.sum(tl.where(at_M == block, mass_M, 0.0), 0)
-    at = block * BLOCK + at_N
-    x = tl.load(logits + row * V + at, mask=at < V, other=float("-inf")).to(tl.float32)
-    x = x * cold
-    top = tl.max(x, 0)
-    if GREEDY:
-        chosen = tl.minimum(tl.min(tl.where(x == top, at, V), 0), V - 1)
-    else:
-        mass_N = tl.exp(x - top)
-        passed = (tl.cumsum(mass_N, 0) > (part * tl.sum(mass_N, 0)).to(tl.float32)) & (mass_N > 0)
-        last = tl.max(tl.where(mass_N > 0, at, 0), 0)
-        chosen = tl.minimum(tl.min(tl.where(passed, at, V), 0), last)
-    x = tl.sum(tl.where(at == chosen, x, 0.0), 0)
+    total = tl.sum(tl.load(masses + place, mask=there, other=0.0) * tl.exp(top_M - peak), 0)
+    score_M = tl.load(scores + place, mask=there, other=float("-inf"))
+    block = tl.min(tl.where(score_M == tl.max(score_M, 0), at_M, MANY), 0)
+    chosen = tl.load(tokens + row * blocks + tl.minimum(block, blocks - 1))
+    x = tl.load(logits + row * V + chosen).to(tl.float32) * cold
     tl.store(token + row, chosen.to(tl.int64))
-    tl.store(logprob + row, x - peak - tl.log(total.to(tl.float32)))
+    tl.store(logprob + row, x - peak - tl.log(total))
 
 
 def draw(
@@ -85,14 +87,18 @@ def draw(
     rows, size = logits_BV.shape
     block = min(2048, triton.next_power_of_2(size))
     blocks = triton.cdiv(size, block)
-    tops, masses = logits_BV.new_empty(2, rows, blocks, dtype=torch.float32)
+    tops, masses, scores = logits_BV.new_empty(3, rows, blocks, dtype=torch.float32)
+    tokens = torch.empty(rows, blocks, dtype=torch.int32, device=logits_BV.device)
     token_B = torch.empty(rows, dtype=torch.int64, device=logits_BV.device)
     logprob_B = torch.empty(rows, dtype=torch.float32, device=logits_BV.device)
     cold = 1 / (temperature or 1.0)
-    _weigh[(rows, blocks)](logits_BV, cold, tops, masses, size, BLOCK=block, num_warps=4)
+    _weigh[(rows, blocks)](
+        logits_BV, cold, key_B, own_B, ahead, tops, masses, scores, tokens, size,
+        GREEDY=temperature == 0, BLOCK=block, num_warps=4,
+    )  # fmt: skip
     _pick[(rows,)](
-        logits_BV, cold, tops, masses, key_B, own_B, ahead, token_B, logprob_B, size, blocks,
-        GREEDY=temperature == 0, BLOCK=block, MANY=triton.next_power_of_2(blocks), num_warps=4,
+        logits_BV, cold, tops, masses, scores, tokens, token_B, logprob_B, size, blocks,
+        MANY=triton.next_power_of_2(blocks), num_warps=4,
     )  # fmt: skip
     return token_B, logprob_B
 

@@ -24,7 +24,7 @@ from sps.rollout.adapters import without_adapters
 from sps.rollout.native import attention
 from sps.rollout.native import layers as fused
 from sps.rollout.native.copied import CopiedEngine
-from sps.rollout.native.sampling import draw, row_keys, uniforms
+from sps.rollout.native.sampling import draw, row_keys, streams
 from sps.rollout.table import NativeConfig
 from sps.types import Completion, Request, Sampling
 
@@ -123,7 +123,7 @@ class NativeEngine:
         cache, logits_BV = self._prefill(wave, rows, sampling)
         how = (sampling.temperature, sampling.top_p, sampling.top_k)
         for at in range(sampling.max_new_tokens):
-            token_B, logprob_B = draw(logits_BV, rows.uniform(at), *how)
+            token_B, logprob_B = draw(logits_BV, rows.stream(at), *how)
             rows.write(at, token_B, logprob_B, (token_B[:, None] == self.eos).any(-1))
             live = int(rows.live_B.sum())
             if at + 1 == sampling.max_new_tokens or not live:
@@ -192,17 +192,16 @@ class _Rows:
         self.ids_BT = torch.zeros(rows, width, dtype=torch.int32, device=device)
         self.logprobs_BT = torch.zeros(rows, width, device=device)
         self.sampling, self.device = sampling, device
-        self._uniforms: Any = None
+        self._streams: Any = None
         self._from = 0
 
-    def uniform(self, at: int) -> Tensor:
-        """One random number a row for this position; drawn in blocks."""
-        if self._uniforms is None or at >= self._from + self._uniforms.shape[1]:
+    def stream(self, at: int) -> Tensor:
+        """Random bits of each row for this position; made in blocks."""
+        if self._streams is None or at >= self._from + self._streams.shape[1]:
             block = min(256, self.sampling.max_new_tokens - at)
             key_B = row_keys(self.sampling.seed, self.index_B, self.sample_B)
-            numbers = uniforms(key_B, at, block)
-            self._uniforms, self._from = numbers.to(self.device), at
-        return self._uniforms[:, at - self._from]
+            self._streams, self._from = streams(key_B, at, block).to(self.device), at
+        return self._streams[:, at - self._from]
 
     def write(self, at: int, token_B: Tensor, logprob_B: Tensor, end_B: Tensor) -> None:
         self.ids_BT[:, at], self.logprobs_BT[:, at] = token_B.int(), logprob_B
@@ -237,7 +236,7 @@ class _Rows:
         rows = (groups[:, None] * self.group + order_PG).flatten()
         cache.keep(groups, rows, group)
         self.group = group
-        for name in ("live_B", "ended_B", "returned_B", "ids_BT", "logprobs_BT", "_uniforms"):
+        for name in ("live_B", "ended_B", "returned_B", "ids_BT", "logprobs_BT", "_streams"):
             setattr(self, name, getattr(self, name)[rows])
         kept = rows.cpu().numpy()
         self.index_B, self.sample_B = self.index_B[kept], self.sample_B[kept]

@@ -1,4 +1,9 @@
-"""Drawing tokens: counter-based random numbers, truncation, and inverse-CDF sampling."""
+"""Drawing tokens: counter-based random numbers, truncation, and the Gumbel-max rule.
+
+Each token has a number of its own at each position of each row; drawn is the one whose logit and
+number add up to most. Logits that differ by rounding then draw the same token nearly always; by
+cumulated probabilities a border that passes the one random number is a thousand times as likely.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +22,34 @@ def row_keys(seed: int, index_B: np.ndarray, sample_B: np.ndarray) -> np.ndarray
         return _mix(key_B ^ (sample_B.astype(np.uint64) + _GAMMA))
 
 
-def uniforms(key_B: np.ndarray, start: int, count: int) -> Tensor:
-    """Numbers in [0, 1) for tokens start .. start+count of each row, as float32 [B, count].
+def streams(key_B: np.ndarray, start: int, count: int) -> Tensor:
+    """64 random bits for tokens start .. start+count of each row, as int64 [B, count].
 
-    Each depends on the row's key and the position alone: a row draws the same in any batch.
+    They depend on the row's key and the position alone: a row has the same in any batch.
     """
     with np.errstate(over="ignore"):
         position_T = np.arange(start + 1, start + count + 1, dtype=np.uint64) * _GAMMA
         bits_BT = _mix(key_B[:, None] + position_T[None, :])
-    return torch.from_numpy((bits_BT >> np.uint64(40)).astype(np.float32) * np.float32(2**-24))
+    return torch.from_numpy(bits_BT.view(np.int64))
 
 
-def uniform_at(key_B: Tensor, position_B: Tensor) -> Tensor:
-    """The same numbers, one a row at its own position, computed where the tensors are."""
-    bits_B = _mix_signed(key_B + (position_B.long() + 1) * _signed(int(_GAMMA)))
-    return _shifted(bits_B, 40).float() * 2**-24
+def stream_at(key_B: Tensor, position_B: Tensor) -> Tensor:
+    """The same bits, those of one position for each row, computed where the tensors are."""
+    return _mix_signed(key_B + (position_B.long() + 1) * _signed(int(_GAMMA)))
+
+
+def gumbels(stream_B: Tensor, size: int) -> Tensor:
+    """Gumbel numbers for each of so many tokens, as float32 [B, size]: from a row's bits and the
+    token alone. Whoever is largest with its logit added is drawn by softmax of the logits."""
+    token_V = _mix_32(torch.arange(1, size + 1, dtype=torch.int32, device=stream_B.device))
+    low_B1, high_B1 = stream_B[:, None].int(), _shifted(stream_B[:, None], 32).int()
+    x_BV = (token_V ^ low_B1).mul_(high_B1 | 1)
+    x_BV ^= (x_BV >> 15).bitwise_and_(0x1FFFF)
+    x_BV *= _signed_32(0x846CA68B)
+    x_BV ^= (x_BV >> 16).bitwise_and_(0xFFFF)
+    # Largest where u is small, which is where float32 tells numbers apart.
+    u_BV = x_BV.bitwise_and_(0x7FFFFFFF).float().mul_(2.0**-31).add_(2.0**-32)
+    return u_BV.neg_().log1p_().neg_().log_().neg_()
 
 
 def _signed(x: int) -> int:
@@ -50,6 +68,20 @@ def _mix_signed(x: Tensor) -> Tensor:
     return x ^ _shifted(x, 31)
 
 
+def _signed_32(x: int) -> int:
+    return x - 2**32 if x >= 2**31 else x
+
+
+def _mix_32(x: Tensor) -> Tensor:
+    """A finaliser of 32 bits (Wellons' lowbias32), in place."""
+    x ^= (x >> 16) & 0xFFFF
+    x *= _signed_32(0x7FEB352D)
+    x ^= (x >> 15) & 0x1FFFF
+    x *= _signed_32(0x846CA68B)
+    x ^= (x >> 16) & 0xFFFF
+    return x
+
+
 def _mix(x: np.ndarray) -> np.ndarray:
     """The finaliser of SplitMix64."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -58,7 +90,7 @@ def _mix(x: np.ndarray) -> np.ndarray:
 
 
 def draw(
-    logits_BV: Tensor, uniform_B: Tensor, temperature: float, top_p: float, top_k: int
+    logits_BV: Tensor, stream_B: Tensor, temperature: float, top_p: float, top_k: int
 ) -> tuple[Tensor, Tensor]:
     """A token for each row, and its log-probability before truncation. Temperature 0 is greedy."""
     if temperature == 0:
@@ -66,13 +98,12 @@ def draw(
         best = logp_BV.max(-1)
         return best.indices, best.values
     logits_BV = logits_BV.float() / temperature if temperature != 1 else logits_BV.float()
-    top_B1 = logits_BV.amax(-1, keepdim=True)
-    mass_BV = (logits_BV - top_B1).exp_()
-    total_B1 = mass_BV.sum(-1, keepdim=True)
-    whole = top_p == 1 and top_k == 0
-    kept_BV = mass_BV if whole else _truncate(mass_BV / total_B1, top_p, top_k)
-    token_B1 = _invert(kept_BV, uniform_B)
-    logp_B1 = logits_BV.gather(-1, token_B1) - top_B1 - total_B1.log()
+    score_BV = gumbels(stream_B, logits_BV.shape[-1]).add_(logits_BV)
+    if top_p < 1 or top_k:
+        kept_BV = _truncate(logits_BV.softmax(-1), top_p, top_k)
+        score_BV = torch.where(kept_BV > 0, score_BV, -torch.inf)
+    token_B1 = score_BV.argmax(-1, keepdim=True)
+    logp_B1 = logits_BV.gather(-1, token_B1) - logits_BV.logsumexp(-1, keepdim=True)
     return token_B1[:, 0], logp_B1[:, 0]
 
 
@@ -88,13 +119,3 @@ def _truncate(p_BV: Tensor, top_p: float, top_k: int) -> Tensor:
         kept_BV = torch.where(before_BV < top_p * total_B1, ordered_BV, 0.0)
         p_BV = torch.zeros_like(p_BV).scatter_(-1, place_BV, kept_BV)
     return p_BV
-
-
-def _invert(mass_BV: Tensor, uniform_B: Tensor) -> Tensor:
-    """The first token whose cumulative mass exceeds u times the total; never one without mass."""
-    cdf_BV = mass_BV.cumsum(-1)
-    # The total is the last partial sum, not 1: rounding must not let u fall behind every token.
-    # nextafter keeps u*total strictly below the total, so a massless tail is never chosen.
-    total_B1 = cdf_BV[:, -1:]
-    aim_B1 = torch.minimum(uniform_B[:, None] * total_B1, torch.nextafter(total_B1, total_B1 * 0))
-    return torch.searchsorted(cdf_BV, aim_B1, right=True)
