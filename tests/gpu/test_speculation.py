@@ -91,8 +91,8 @@ def assert_same(got, want):
 
 
 def teller(known, shift=0):
-    """A guesser that knows what will be drawn, of rows that do not begin alike; shifted, it is
-    always wrong."""
+    """A guesser that knows what will be drawn, but for rows that begin alike; shifted, it is always
+    wrong."""
 
     def guess(self, number, most):
         ids = self.texts[number]
@@ -121,8 +121,9 @@ def test_right_guesses_are_taken_up_to_the_end_or_the_limit(small, monkeypatch, 
     assert_same(got, want)
     assert {len(c.ids) == limit for c in want.values()} == {True, False}
     assert {c.finished for c in want.values()} == {True, False}
-    # The first token comes with the prompt, then five a step.
-    assert steps == {"check": -(-(limit - 1) // 5)}
+    # The first token comes with the prompt, then five a step; one more where two rows begin alike.
+    assert steps.keys() == {"check"}
+    assert 0 <= steps["check"] + (1 - limit) // 5 <= 1
 
 
 def test_right_guesses_of_a_model_that_norms_its_keys(small, monkeypatch):
@@ -152,7 +153,7 @@ def test_rows_that_wait_are_drawn_by_plain_steps_first(small, monkeypatch):
     got, steps = drawn(model, requests, sampling, speculate=True, max_rows=3)
     assert_same(got, want)
     assert steps["step"] >= 8
-    assert 1 <= steps["check"] <= 4
+    assert 1 <= steps["check"] <= 5
 
 
 def test_rows_that_find_no_pages_are_drawn_again(small, monkeypatch):
