@@ -14,7 +14,8 @@ validation problems, and `--tuned FILE` runs those.
 `python -m bench.beds BED --show [A,B]` prints Pass@k by step, `--by-k A,B` for every k, `--frontier
 METHOD` every method's frontier against that of one, `--markdown A,B` the table of docs/results.md,
 against the frontiers of A and B (`python -m bench.tables` writes it there); `--seeds` of these two
-leaves the others out.
+leaves the others out. `--lines` prints the stored lines of some methods and seeds: a file for
+`sps report`.
 """
 
 from __future__ import annotations
@@ -162,9 +163,14 @@ def main() -> None:
     parser.add_argument("--frontier", metavar="METHOD", help="print the verdict against a method")
     parser.add_argument("--markdown", metavar="A,B", help="print a table against these methods")
     parser.add_argument("--by-k", metavar="A,B", help="print Pass@k at the last step for every k")
+    parser.add_argument("--lines", action="store_true", help="print the stored lines")
     told = parser.parse_args()
     only = seeds_of(told.seeds) if told.seeds else None
     results = told.results or ROOT / "bench" / "results" / f"bed_{told.bed}.jsonl"
+    if told.lines:
+        of, seeds = told.methods.split(","), only or range(8)
+        kept = (v for (_, m, s), v in known(results).items() if m in of and s in seeds)
+        return print("\n".join(map(json.dumps, kept)))
     if told.best:
         return print("\n".join(trials_table(results, told.bed)))
     if told.frontier:
