@@ -137,11 +137,30 @@ def test_the_gumbel_of_a_token_by_hand():
     stream = 0x8123456789ABCDEF
     for token in (0, 1, 77):
         x = (mixed_32(token + 1) ^ (stream % 2**32)) * (stream >> 32 | 1) % 2**32
-        x = (x ^ (x >> 15)) * 0x846CA68B % 2**32
+        x = (x ^ (x >> 15)) * (((stream >> 32) * 2 % 2**32) ^ 0x846CA68B) % 2**32
         u = (((x ^ (x >> 16)) % 2**31) + 0.5) / 2**31
         want = -math.log(-math.log1p(-u))
         got = gumbels(torch.tensor([stream - 2**64]), 80)[0, token]
         assert float(got) == pytest.approx(want, rel=1e-5)
+
+
+def test_the_worst_number_is_finite():
+    """Of 2^31 numbers the last 64 round to 1 in float32: a sure token would lose to any other."""
+    inverse, last = pow(0x846CA68B, -1, 2**32), 2**31 - 1
+    x = (last ^ last >> 16) * inverse % 2**32
+    x ^= x >> 15 ^ x >> 30
+    stream = torch.tensor([x ^ _hashed(3)])  # its upper half is 0: a factor of 1
+    assert gumbels(stream, 8)[0, 3] == pytest.approx(-math.log(24 * math.log(2)), rel=1e-5)
+    sure = torch.full((1, 8), -torch.inf)
+    sure[0, 3] = 0
+    assert int(draw(sure, stream, 1.0, 1.0, 0)[0]) == 3
+
+
+def _hashed(token):
+    x = token + 1
+    x = (x ^ (x >> 16)) * 0x7FEB352D % 2**32
+    x = (x ^ (x >> 15)) * 0x846CA68B % 2**32
+    return x ^ (x >> 16)
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 12)), max_size=8), st.integers(1, 10))

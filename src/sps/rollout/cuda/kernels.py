@@ -27,10 +27,12 @@ def _gumbel(key, position, at):
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB
     x = x ^ (x >> 31)
-    bits = (_mix_32((at + 1).to(tl.uint32)) ^ x.to(tl.uint32)) * ((x >> 32).to(tl.uint32) | 1)
-    bits = (bits ^ (bits >> 15)) * 0x846CA68B
+    high = (x >> 32).to(tl.uint32)
+    bits = (_mix_32((at + 1).to(tl.uint32)) ^ x.to(tl.uint32)) * (high | 1)
+    bits = (bits ^ (bits >> 15)) * ((high << 1) ^ 0x846CA68B)
     bits = (bits ^ (bits >> 16)) & 0x7FFFFFFF
-    u = bits.to(tl.int32).to(tl.float32) * 4.656612873077393e-10 + 2.3283064365386963e-10
+    # 2^-31 - 2^-55: u never rounds to 1, whose number is -inf.
+    u = bits.to(tl.int32).to(tl.float32) * 4.6566125955216364e-10 + 2.3283064365386963e-10
     # log(1 - u), which float32 does not know where u is small.
     few = u * (1.0 + u * (0.5 + u * (0.33333334 + u * 0.25)))
     return -tl.log(tl.where(u < 0.02, few, -tl.log(1.0 - u)))
@@ -42,7 +44,7 @@ def _weigh(
     GREEDY: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Of a block of a row: its largest logit, the sum of exp(logit - largest), and the token that
-    is drawn of it with its score."""
+    is drawn of it with its score, from that logit on: large ones know no small differences."""
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = block * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(logits + row * V + at, mask=at < V, other=float("-inf")).to(tl.float32)
@@ -52,9 +54,9 @@ def _weigh(
     place = row * tl.num_programs(1) + block
     tl.store(tops + place, top)
     tl.store(masses + place, tl.sum(tl.exp(x - safe), 0))
-    score = x
+    score = x - safe
     if not GREEDY:
-        score = x + _gumbel(tl.load(key + row), tl.load(own + row) + ahead, at)
+        score += _gumbel(tl.load(key + row), tl.load(own + row) + ahead, at)
     best = tl.max(score, 0)
     tl.store(scores + place, best)
     # Where all is NaN none equals the largest; a token must be one of the vocabulary.
@@ -72,7 +74,7 @@ def _pick(
     top_M = tl.load(tops + place, mask=there, other=float("-inf"))
     peak = tl.max(top_M, 0)
     total = tl.sum(tl.load(masses + place, mask=there, other=0.0) * tl.exp(top_M - peak), 0)
-    score_M = tl.load(scores + place, mask=there, other=float("-inf"))
+    score_M = tl.load(scores + place, mask=there, other=float("-inf")) + (top_M - peak)
     block = tl.min(tl.where(score_M == tl.max(score_M, 0), at_M, MANY), 0)
     chosen = tl.load(tokens + row * blocks + tl.minimum(block, blocks - 1))
     x = tl.load(logits + row * V + chosen).to(tl.float32) * cold

@@ -45,10 +45,11 @@ def gumbels(stream_B: Tensor, size: int) -> Tensor:
     low_B1, high_B1 = stream_B[:, None].int(), _shifted(stream_B[:, None], 32).int()
     x_BV = (token_V ^ low_B1).mul_(high_B1 | 1)
     x_BV ^= (x_BV >> 15).bitwise_and_(0x1FFFF)
-    x_BV *= _signed_32(0x846CA68B)
+    x_BV *= (high_B1 << 1) ^ _signed_32(0x846CA68B)  # one for all would tie some tokens together
     x_BV ^= (x_BV >> 16).bitwise_and_(0xFFFF)
-    # Largest where u is small, which is where float32 tells numbers apart.
-    u_BV = x_BV.bitwise_and_(0x7FFFFFFF).float().mul_(2.0**-31).add_(2.0**-32)
+    # Largest where u is small, which is where float32 tells numbers apart. The factor is just below
+    # 2^-31: u never rounds to 1, whose Gumbel number is -inf and loses to a token without mass.
+    u_BV = x_BV.bitwise_and_(0x7FFFFFFF).float().mul_(2.0**-31 - 2.0**-55).add_(2.0**-32)
     return u_BV.neg_().log1p_().neg_().log_().neg_()
 
 
@@ -98,6 +99,7 @@ def draw(
         best = logp_BV.max(-1)
         return best.indices, best.values
     logits_BV = logits_BV.float() / temperature if temperature != 1 else logits_BV.float()
+    logits_BV = logits_BV - logits_BV.amax(-1, keepdim=True)  # at low temperatures they are large
     score_BV = gumbels(stream_B, logits_BV.shape[-1]).add_(logits_BV)
     if top_p < 1 or top_k:
         kept_BV = _truncate(logits_BV.softmax(-1), top_p, top_k)
