@@ -17,12 +17,14 @@ from sps.config.tasks import check_embedded
 from sps.data.sampler import Sampler
 from sps.data.splits import digest, sources_of
 from sps.errors import UserError, row_of
+from sps.lifecycle.card import is_hub_id
 from sps.lifecycle.resume import claim, forget, keep_code, make_probe_of, restore
 from sps.phases.memory import make_memory
 from sps.phases.problems import make_difficulty
 from sps.phases.run import Run
 from sps.policy import embedded
 from sps.policy.checkpoint import load_weights
+from sps.policy.files import base_of
 from sps.policy.load import (
     Policy,
     best_threads,
@@ -61,6 +63,7 @@ def open_run(
     """Everything a run needs, new or resumed; bad input fails here, before any work."""
     algorithm_of(recipe.rl.algorithm), selector_of(recipe.irl.selector.type)  # their rows are there
     use_threads(recipe)
+    check_mix(recipe)
     recipe = settle_dtype(recipe, folder)
     checkpoint, damaged = ranks.broadcast(lambda: claim(recipe, folder, resume))
     if not (folder / RECIPE).exists():
@@ -137,11 +140,28 @@ def make_policy(recipe: Recipe, path: str | None = None, ranks: Ranks = ALONE) -
     return policy
 
 
-def base_model(recipe: Recipe) -> Any:
-    """The model that a run begins from, in the host's memory."""
-    where = recipe.model.path or str(ensure_base(recipe))
-    gguf, trusted = recipe.model.gguf, recipe.model.trust_remote_code
-    return load_policy(where, gguf, "float32", "cpu", trusted).model
+def load_whole(recipe: Recipe, path: str | None) -> Policy:
+    """A checkpoint of a run, or the model that it begins from, in the host's memory."""
+    model = recipe.model
+    where = path or model.path or str(ensure_base(recipe))
+    return load_policy(where, None if path else model.gguf, trust=model.trust_remote_code)
+
+
+def check_mix(recipe: Recipe) -> None:
+    """Before any work: what a run is mixed with at its end is there, and can be mixed."""
+    where = recipe.model.path
+    if not recipe.checkpoint.mix or where is None:
+        return
+    if base_of(Path(where)):
+        raise UserError(
+            f"checkpoint.mix: {where} (model.path) holds LoRA adapters, and their mix with those "
+            "that go on from them has a higher rank. Leave it out, or merge the adapters first"
+        )
+    if not Path(where).exists() and not is_hub_id(where):
+        raise UserError(
+            f"checkpoint.mix: the run ends with a mix with its base, and {where} (model.path) is "
+            "not there. Put it back, or give the path from the folder that the run began in"
+        )
 
 
 def make_engine(
@@ -244,7 +264,7 @@ def _make_run(
         ),
         budget=Budget(recipe.rl.micro_tokens, engine.shrink),
         folder=folder,
-        base=lambda: base_model(recipe),
+        load=lambda path: load_whole(recipe, path),
         track=track,
         train=splits["train"],
         validation=splits["validation"],

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from small_runs import Killed, first_weights, recipe_of, run, same_weights, told, weights
+from transformers import MixtralConfig, MixtralForCausalLM
 
 from sps.build import open_run
+from sps.commands.jobs import Extra, Job, run_extra
 from sps.commands.mix import run_mix
+from sps.config.load import load_recipe
 from sps.diagnose.frontier import validation_paths
 from sps.diagnose.read import read_run
 from sps.diagnose.recorded import compared_runs
 from sps.errors import UserError
 from sps.evaluation.scores import load_scores
+from sps.policy.embedded import make_tokenizer
 from sps.policy.load import load_policy
 from sps.policy.resolve import resolve_model
+from sps.tasks.countdown import Countdown
 
 pytestmark = pytest.mark.usefixtures("one_cache")
 SHARE = 0.3
@@ -117,6 +123,82 @@ def test_adapters_are_mixed_by_making_them_smaller(tmp_path):
     names = [name for name in last if "lora_B" in name]
     scored = sorted(float(own[n].detach().norm()) for n in own if "lora_B" in n)
     assert scored == sorted(float(mixed[n].norm()) for n in names)
+
+
+def moe(folder):
+    """A tiny mixture of experts, whose files name weights otherwise than the model does."""
+    tokenizer = make_tokenizer(Countdown().vocabulary())
+    torch.manual_seed(0)
+    ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    shape |= {"num_key_value_heads": 1, "intermediate_size": 16, "num_local_experts": 2}
+    config = MixtralConfig(vocab_size=len(tokenizer), bos_token_id=None, **ids, **shape)
+    MixtralForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_a_mixture_of_experts_is_mixed_too(tmp_path):
+    start, out = moe(tmp_path / "base"), tmp_path / "run"
+    recipe = recipe_of(checkpoint__mix=SHARE, model__path=str(start), rl__entropy=0.1, rl__lr=0.01)
+    run(recipe, out)
+    base, last = model_weights(start), weights(out)
+    made = model_weights(out / "checkpoints" / "mixed")
+    assert any("experts" in name for name in made)
+    moved = [name for name in made if not torch.equal(base[name], last[name])]
+    assert any("experts" in name for name in moved)
+    for name, weight in made.items():
+        wanted = SHARE * base[name].double() + (1 - SHARE) * last[name].double()
+        torch.testing.assert_close(weight.double(), wanted, rtol=1e-6, atol=1e-7)
+
+
+def test_a_base_that_is_gone_is_said_before_any_work_and_loses_nothing(tmp_path):
+    start, out = tmp_path / "base", tmp_path / "run"
+    first = open_run(recipe_of(), tmp_path / "new").policy
+    first.model.save_pretrained(start)
+    first.tokenizer.save_pretrained(start)
+    recipe = mixing(model__path=str(start))
+    run(recipe, out)
+    before = model_weights(out / "checkpoints" / "mixed")
+    records = told(out)
+    start.rename(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=r"checkpoint.mix: .*/base \(model.path\) is not there"):
+        run(recipe, out, resume=True)
+    assert told(out) == records
+    assert same_weights(model_weights(resolve_model(str(out))), before)
+
+
+def test_adapters_that_go_on_are_not_mixed(tmp_path):
+    pytest.importorskip("peft", reason="the extra sps-rl[lora] is not installed")
+    lora = {"rank": 4, "alpha": 8}
+    run(recipe_of(model__lora=lora), tmp_path / "first")
+    start = tmp_path / "first" / "checkpoints" / "step-000006"
+    with pytest.raises(UserError, match=r"checkpoint.mix: .* holds LoRA adapters"):
+        open_run(mixing(model__lora=lora, model__path=str(start)), tmp_path / "second")
+
+
+def test_without_a_final_evaluation_no_test_problem_is_looked_at(tmp_path):
+    run(recipe_of(checkpoint__mix=SHARE, evaluation__select="paper"), tmp_path / "run")
+    assert not [r for r in told(tmp_path / "run") if r["kind"] == "eval"]
+    assert (tmp_path / "run" / "checkpoints" / "mixed").exists()
+
+
+def test_a_mix_of_another_step_than_the_last_is_no_point_of_the_path(tmp_path):
+    recipe = mixing(evaluation__select="honest", rl__lr=0.03, checkpoint__every=3)
+    run(recipe, tmp_path / "run")
+    assert told(tmp_path / "run")[-1]["selected"] != 6
+    paths = validation_paths({"mixing": [read_run(tmp_path / "run")]})
+    assert paths.steps["mixing"] == [3, 6]
+
+
+def test_other_temperatures_of_a_comparison_are_of_the_mix(tmp_path):
+    recipe, out = mixing(), tmp_path / "run"
+    run(recipe, out)
+    job = Job("x", load_recipe(out / "recipe.yaml"), out, (Extra("x T=1", temperature=1.0),))
+    hot = run_extra(job)["x T=1"]
+    assert hot["greedy_logprob"] == load_scores(out / "evals" / "test.json").greedy_logprob
+    early = run_extra(replace(job, extras=(Extra("x @6", step=6),)))["x @6"]
+    assert early["greedy_logprob"] != hot["greedy_logprob"]
 
 
 def test_the_path_of_the_frontier_ends_with_the_mix(tmp_path):

@@ -234,11 +234,6 @@ def test_extras_that_a_run_will_not_have_are_refused(early, hot, tree, message):
         extras(early, hot, **tree)
 
 
-def test_adapters_are_not_mixed():
-    with pytest.raises(UserError, match=r"--mix: x trains LoRA adapters"):
-        extras("", mix="0.3", model={"path": "a/b", "lora": {}})
-
-
 def test_a_mix_is_evaluated_once(tmp_path):
     one = finished(tmp_path / "x", {"rl": {"steps": 200}}, extras=(Extra("x mix=0.3", mix=0.3),))
     (one.folder / "evals" / "mix-0.3-000200.json").write_text('{"n": 5}')

@@ -151,7 +151,7 @@ def test_what_lasts_by_hand():
     assert plain.host == 4 * SEVEN.weights
     ends = recipe().checkpoint.model_copy(update={"mix": 0.3})
     mixing = needs(recipe().model_copy(update={"checkpoint": ends}), SEVEN)
-    assert mixing.host == 8 * SEVEN.weights  # the base, when the weights are mixed with it
+    assert mixing.host == 8 * SEVEN.weights  # the base and the weights that are mixed with it
 
 
 def test_a_reference_is_in_bf16_but_for_its_embedding_and_norms():

@@ -321,12 +321,12 @@ def _states(recipe: Recipe, shape: Shape, plan: Plan) -> dict[str, float]:
 
 def _on_host(recipe: Recipe, shape: Shape, plan: Plan) -> float:
     """Weights before the phase, for the meter, and the moments of the phase that sleeps."""
-    asleep = 0.0
-    if recipe.irl.steps:
-        kept = recipe.irl.optimizer_state == "kept"
-        asleep = max(_BITS[recipe.rl.optimizer.bits], _BITS[recipe.irl.optimizer.bits] * kept)
-    base = 4 * shape.weights * (recipe.checkpoint.mix > 0 and recipe.model.lora is None)  # at last
-    return (4 + asleep) * _trained(recipe, shape) / (plan.gpus if plan.sharded else 1) + base
+    kept = recipe.irl.optimizer_state == "kept"
+    asleep = max(_BITS[recipe.rl.optimizer.bits], _BITS[recipe.irl.optimizer.bits] * kept)
+    mixing = 8 * shape.weights * (recipe.checkpoint.mix > 0 and recipe.model.lora is None)
+    trained = _trained(recipe, shape) / (plan.gpus if plan.sharded else 1)
+    # A mix is made at the end, when the meter's copy is gone.
+    return asleep * trained * (recipe.irl.steps > 0) + max(4 * trained, mixing)
 
 
 def _moments(recipe: Recipe) -> float:

@@ -22,7 +22,15 @@ from sps.config.recipe import Recipe
 from sps.errors import Stopped, UserError
 from sps.phases.schedule import Schedule
 from sps.run.disk import write_whole
-from sps.run.folder import RECIPE, RECORD, RESULT, checkpoint_path, scores_path, seed_path
+from sps.run.folder import (
+    RECIPE,
+    RECORD,
+    RESULT,
+    checkpoint_path,
+    mixed_path,
+    scores_path,
+    seed_path,
+)
 from sps.run.lock import release
 from sps.run.reading import read_json
 from sps.run.stop import Stop
@@ -173,12 +181,16 @@ def run_extra(job: Job) -> Summaries:
     recipe, extra = settle_dtype(job.recipe, job.folder), job.extras[0]
     how, step = recipe.evaluation, recipe.rl.steps if extra.step is None else extra.step
     heat = how.temperature if extra.temperature is None else extra.temperature
+    mixes = recipe.checkpoint.mix if extra.step is None and extra.mix is None else 0.0
     name = f"test-{step:06d}-{heat:g}" if extra.mix is None else f"mix-{extra.mix:g}-{step:06d}"
+    if mixes:  # what the run ended with
+        name = f"mix-{mixes:g}-{step:06d}-{heat:g}"
     written = scores_path(job.folder, name)
     if not written.exists():
         use_threads(recipe)
         task = make_task(recipe)
-        policy = make_policy(recipe, str(checkpoint_path(job.folder, step)))
+        place = mixed_path(job.folder) if mixes else checkpoint_path(job.folder, step)
+        policy = make_policy(recipe, str(place))
         if extra.mix is not None:
             mix_into(policy.model, make_policy(recipe).model, extra.mix)
         engine, verifier = make_engine(policy, recipe.rollout.max_rows), open_verifier(task)

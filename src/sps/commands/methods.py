@@ -107,11 +107,6 @@ def make_extras(
             raise UserError(f"--hot {heat:g}: a temperature is 0 or more, such as 1.2")
     made += [Extra(f"{first} T={heat:g}", temperature=heat) for heat in heats]
     shares = parse_shares(mix, "--mix")
-    if shares and recipe.model.lora is not None:
-        raise UserError(
-            f"--mix: {first} trains LoRA adapters, which are not mixed; leave out --mix, or its "
-            "model.lora"
-        )
     return {first: made + [Extra(f"{first} mix={share:g}", mix=share) for share in shares]}
 
 

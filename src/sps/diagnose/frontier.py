@@ -79,13 +79,15 @@ def validation_paths(runs: Runs) -> Paths | None:
 
 
 def _in_order(steps: set[int | str]) -> list[int | str]:
-    """A mix comes last: from the last step a path goes on to it, back towards the base."""
+    """A mix comes last: from the last step a path goes on to it, in a straight line of weights."""
     return [*sorted(s for s in steps if isinstance(s, int)), *(s for s in steps if s == MIXED)]
 
 
 def _validated(run: RunFolder) -> Validated:
     found: Validated = {e.step: e for e in run.split("validation") if e.step is not None}
-    mixed = run.split(MIXED)
+    last = max((step for step in found if isinstance(step, int)), default=None)
+    # A mix of another step is on no line from the last one. What is recorded has no step: the last.
+    mixed = [e for e in run.split(MIXED) if e.step in (None, last)]
     return found | ({MIXED: mixed[-1]} if mixed else {})
 
 

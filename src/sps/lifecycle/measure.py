@@ -9,9 +9,10 @@ from pathlib import Path
 
 from sps.evaluation.evaluate import EvalJob, evaluate
 from sps.evaluation.scores import Scores, best_step
+from sps.lifecycle.card import describe
 from sps.phases.run import Run
-from sps.policy.checkpoint import damage, load_weights, saved_checkpoints
-from sps.policy.mix import mix_checkpoint
+from sps.policy.checkpoint import damage, load_weights, save_model, saved_checkpoints
+from sps.policy.mix import mix_adapters, mix_into
 from sps.run.disk import write_whole
 from sps.run.folder import CHECKPOINTS, EVALS, checkpoint_path, mixed_path, scores_path
 from sps.store.evals import EvalStore
@@ -27,10 +28,17 @@ def use_mix(run: Run, step: int) -> None:
     """Mix the weights that were saved after a step with the base's, go on with them, and validate
     them where the run is validated."""
     out, share = mixed_path(run.folder), run.recipe.checkpoint.mix
+    checkpoint = checkpoint_path(run.folder, step)
+    run.shelf.clear()  # the meter needs no copy of the weights any more
 
     def write() -> None:
-        shutil.rmtree(out, ignore_errors=True)  # of a run that ended, and is asked to end again
-        mix_checkpoint(run.base, checkpoint_path(run.folder, step), share, out)
+        if run.recipe.model.lora is not None:
+            shutil.rmtree(out, ignore_errors=True)  # of a run that ended, and ends again
+            mix_adapters(checkpoint, share, out)
+            return
+        trained = run.load(str(checkpoint))
+        mix_into(trained.model, run.load(None).model, share)
+        save_model(out, trained, describe(run, step))
 
     run.ranks.broadcast(write)
     _use(run, out)
@@ -79,17 +87,17 @@ def validate(run: Run, step: int) -> None:
 
 def select(run: Run) -> int:
     """The step whose checkpoint is reported: the last, or the best by Avg@n among those saved."""
-    recipe = run.recipe
-    if recipe.evaluation.select == "last":
+    recipe, how = run.recipe, run.recipe.evaluation
+    if how.select == "last" or (how.select == "paper" and not how.final):  # no test is looked at
         return recipe.rl.steps
     scores = run.scores
     saved = run.ranks.broadcast(lambda: _sound(run))
-    if recipe.evaluation.select == "paper" and len(saved) > 1:  # on the test set, as the paper did
+    if how.select == "paper" and len(saved) > 1:  # on the test set, as the paper did
         scores = {}
         for step in sorted(saved):
             use_checkpoint(run, step)
             name = f"select-{step:06d}"
-            scores[step] = measure(run, name, run.test, recipe.evaluation.n, step)
+            scores[step] = measure(run, name, run.test, how.n, step)
     return best_step(scores, saved, recipe.rl.steps)
 
 

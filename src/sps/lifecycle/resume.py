@@ -37,7 +37,6 @@ from sps.run.folder import (
     TASK_FILE,
     TASK_HASH,
     find_checkpoints,
-    mixed_path,
 )
 from sps.run.lock import hold
 from sps.run.track import read_records
@@ -226,7 +225,6 @@ def forget(run: Run) -> None:
         run.store.forget_after(run.start)
         torn = run.track.forget_after(run.start)
         forget_drafts(run.folder / CHECKPOINTS)
-        shutil.rmtree(mixed_path(run.folder), ignore_errors=True)  # made again at the end
         for place in (ROLLOUTS, EVALS):
             for draft in (run.folder / place).rglob("*.draft"):
                 if draft.is_file():

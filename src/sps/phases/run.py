@@ -47,7 +47,7 @@ class Run:
     budget: Budget
     folder: Path
     track: Track
-    base: Callable[[], Any]  # loads the model that it began from, into the host's memory
+    load: Callable[[str | None], Policy]  # a checkpoint, or the base, into the host's memory
     train: list[Problem]
     validation: list[Problem] = field(default_factory=list)
     test: list[Problem] = field(default_factory=list)

@@ -41,35 +41,50 @@ def save_checkpoint(
     """
     weights = whole_weights(policy, ranks)
 
-    def write() -> None:
-        draft = folder.with_name(f"{folder.name}.{os.getpid()}.draft")
-        try:
-            _fill(draft, policy, weights)
-            for name, text in texts().items():
-                (draft / name).write_text(text, encoding="utf-8")
-            torch.save(tensors, draft / "trainer.pt")
-            (draft / "trainer.json").write_text(json.dumps({**state, "version": policy.version}))
-            names = sorted(path.name for path in draft.iterdir() if path.name != _CARD)
-            write_whole(draft / _SUMS, json.dumps(digests(draft, names), indent=1))
-            sync_tree(draft)
-        except (OSError, SafetensorError, RuntimeError) as error:
-            free = shutil.disk_usage(folder.parent).free / 2**20
-            shutil.rmtree(draft, ignore_errors=True)  # the space is wanted
-            raise RunFailed(unwritten(folder, f"{free:.0f} MiB were free; {error}")) from error
-        if folder.exists():  # damaged, or of a stop at this step
-            shutil.rmtree(folder)
-        draft.rename(folder)
-        sync(folder.parent)
+    def fill(draft: Path) -> None:
+        _fill(draft, policy, weights, texts())
+        torch.save(tensors, draft / "trainer.pt")
+        (draft / "trainer.json").write_text(json.dumps({**state, "version": policy.version}))
+        names = sorted(path.name for path in draft.iterdir() if path.name != _CARD)
+        write_whole(draft / _SUMS, json.dumps(digests(draft, names), indent=1))
 
-    ranks.broadcast(write)
+    ranks.broadcast(lambda: _write(folder, fill))
     return folder
 
 
-def _fill(draft: Path, policy: Policy, weights: dict[str, torch.Tensor] | None) -> None:
-    """Model and tokenizer in a folder beside the one they are for."""
+def save_model(folder: Path, policy: Policy, texts: Mapping[str, str]) -> None:
+    """Model, tokenizer and texts alone; in place of what is there."""
+    _write(folder, lambda draft: _fill(draft, policy, None, texts))
+
+
+def _write(folder: Path, fill: Callable[[Path], None]) -> None:
+    """A folder that appears under its name when it is whole and on the disk."""
+    draft = folder.with_name(f"{folder.name}.{os.getpid()}.draft")
+    try:
+        fill(draft)
+        sync_tree(draft)
+    except (OSError, SafetensorError, RuntimeError) as error:
+        free = shutil.disk_usage(folder.parent).free / 2**20
+        shutil.rmtree(draft, ignore_errors=True)  # the space is wanted
+        raise RunFailed(unwritten(folder, f"{free:.0f} MiB were free; {error}")) from error
+    if folder.exists():  # damaged, of a stop at this step, or of a run that ends again
+        shutil.rmtree(folder)
+    draft.rename(folder)
+    sync(folder.parent)
+
+
+def _fill(
+    draft: Path,
+    policy: Policy,
+    weights: dict[str, torch.Tensor] | None,
+    texts: Mapping[str, str],
+) -> None:
+    """Model, tokenizer and texts in a folder beside the one they are for."""
     shutil.rmtree(draft, ignore_errors=True)
     policy.model.save_pretrained(draft, state_dict=weights)
     policy.tokenizer.save_pretrained(draft)
+    for name, text in texts.items():
+        (draft / name).write_text(text, encoding="utf-8")
 
 
 def damage(folder: Path) -> str:

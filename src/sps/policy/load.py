@@ -258,7 +258,8 @@ def _refuse_no_model(folder: Path) -> None:
     """A folder of runs is easily taken for that of a model: name one that it holds."""
     if _holds_model(folder):
         return
-    below = ("step-*", "checkpoints/step-*", "seed-*/checkpoints/step-*")
+    below = ("mixed", "checkpoints/mixed", "step-*", "checkpoints/step-*")
+    below += ("seed-*/checkpoints/mixed", "seed-*/checkpoints/step-*")
     for pattern in (*below, "*/seed-*/checkpoints/step-*", "*.gguf"):
         found = [p for p in sorted(folder.glob(pattern)) if p.is_file() or _holds_model(p)]
         if found:

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ _INDEX = f"{_WEIGHTS}.index.json"
 _OWN = {"README.md", "checksums.json", "trainer.json", "trainer.pt"}
 _SHOWN = 3  # names in an error
 _ADAPTERS = "adapter_model.safetensors"
+_LORA = re.compile(r"lora_(embedding_)?[AB]|\.base_layer\.")
+_B = re.compile(r"lora_(embedding_)?B")  # A B is what adapters add to a weight
 Weights = dict[str, torch.Tensor]
 
 
@@ -42,9 +44,19 @@ def mixed(first: torch.Tensor, second: torch.Tensor, share: float) -> torch.Tens
 
 @torch.no_grad()
 def mix_into(model: Any, first: Any, share: float) -> None:
-    """The same with models in memory: the model becomes the mix of the first and itself."""
-    start = dict(first.named_parameters())
-    for name, weight in model.named_parameters():
+    """The same with models in memory: the model becomes the mix of the first and itself. LoRA
+    adapters are what was added to the first: the mix is theirs, smaller."""
+    start, own = dict(first.named_parameters()), dict(model.named_parameters())
+    if adapters := [name for name in own if _B.search(name)]:
+        if any(name in start and bool(start[name].any()) for name in adapters):
+            raise UserError("the base has adapters of its own: their mix has a higher rank")
+        for name in adapters:
+            own[name].copy_(mixed(torch.zeros_like(own[name]), own[name], share))
+        return
+    odd = [name for name, w in own.items() if name not in start or start[name].shape != w.shape]
+    if odd:
+        raise UserError(f"the base has no such weights, or of other shapes ({_some(odd)}): no mix")
+    for name, weight in own.items():
         weight.copy_(mixed(start[name].to(weight.device), weight, share))
 
 
@@ -57,13 +69,9 @@ def mix_folders(first: Path, second: Path, share: float, out: Path) -> Path:
     return _write(out, second, files, lambda path: _mixed_file(first, places, path, share), card)
 
 
-def mix_checkpoint(base: Callable[[], Any], checkpoint: Path, share: float, out: Path) -> Path:
-    """The same of a run: its base, a model that is loaded if it is wanted, and a checkpoint. LoRA
-    adapters are added to the base, so their mix is the same adapters, smaller."""
-    if base_of(checkpoint):
-        return _write(out, checkpoint, [_ADAPTERS], lambda path: _smaller(path, share), "")
-    first, files = base().state_dict(), sorted(set(_places(checkpoint).values()))
-    return _write(out, checkpoint, files, lambda path: _mixed_with(first, path, share), "")
+def mix_adapters(checkpoint: Path, share: float, out: Path) -> Path:
+    """The mix of LoRA adapters with the model that they are for."""
+    return _write(out, checkpoint, [_ADAPTERS], lambda path: _smaller(path, share), "")
 
 
 def _write(
@@ -108,25 +116,16 @@ def _check_pair(first: Path, second: Path) -> None:
         )
 
 
-def _mixed_with(first: Mapping[str, torch.Tensor], path: Path, share: float) -> Weights:
-    """The mix of all tensors in one file of the second model with a model in memory."""
-    with safe_open(path, "pt") as file:
-        names = list(file.keys())
-        if lost := [name for name in names if name not in first]:
-            raise UserError(f"{path}: the base has no weights of these names ({_some(lost)})")
-        return {name: mixed(first[name], file.get_tensor(name), share) for name in names}
-
-
 def _smaller(path: Path, share: float) -> Weights:
-    """Adapters, their products with B being what is added to the model's own weights."""
+    """Adapters whose products are smaller; peft may store frozen layers beside them."""
     made: dict[str, torch.Tensor] = {}
     with safe_open(path, "pt") as file:
         for name in file.keys():  # noqa: SIM118
             weight = file.get_tensor(name)
-            if not re.search(r"lora_(embedding_)?[AB](\.weight)?$", name):
+            if not _LORA.search(name):
                 raise UserError(f"{path}: {name} is no adapter's, and cannot be mixed")
-            b = "lora_B" in name or "lora_embedding_B" in name
-            made[name] = mixed(torch.zeros_like(weight), weight, share) if b else weight
+            scaled = _B.search(name) is not None
+            made[name] = mixed(torch.zeros_like(weight), weight, share) if scaled else weight
     return made
 
 

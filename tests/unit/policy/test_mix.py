@@ -109,6 +109,12 @@ def test_models_in_memory_are_mixed_alike():
     assert all(torch.equal(w, want[n]) for n, w in two.named_parameters())
 
 
+@pytest.mark.parametrize("shape", [(3, 1), (1, 2)])
+def test_models_in_memory_of_other_shapes_are_refused(shape):
+    with pytest.raises(UserError, match="other shapes"):
+        mix_into(torch.nn.Linear(3, 2), torch.nn.Linear(*shape), 0.3)
+
+
 def refused(tmp_path, first, second, message):
     with pytest.raises(UserError, match=message):
         run_mix(str(first), str(second), "0.5", tmp_path / "out")
