@@ -13,13 +13,16 @@ from sps.commands.report import run_report
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-# `sps report PLACE... --svg FILE`, where the pages say how a picture was made.
+# `sps report PLACE... --svg FILE`, where the pages say how a picture was made; PLACE may be a file of
+# stored lines, which the command before it prints.
 COMMANDS = sorted(
     {
-        (tuple(places.split()), out)
+        (lines, tuple(places.split()), out)
         for page in PAGES
-        for places, out in re.findall(
-            r"`sps report ([^`]+?) --svg (docs/[^`\s]+)`", page.read_text()
+        for lines, places, out in re.findall(
+            r"(?:`python -m (bench\.beds [^`]+?) > paths\.jsonl` and )?"
+            r"`sps report ([^`]+?) --svg (docs/[^`\s]+)`",
+            page.read_text(),
         )
     }
 )
@@ -29,10 +32,14 @@ def files(place):
     return [place] if place.suffix else sorted(place.iterdir())
 
 
-@pytest.mark.parametrize(("places", "out"), COMMANDS, ids=[out for _, out in COMMANDS])
-def test_picture_is_what_its_command_draws(places, out, tmp_path):
+@pytest.mark.parametrize(("lines", "places", "out"), COMMANDS, ids=[out for _, _, out in COMMANDS])
+def test_picture_is_what_its_command_draws(lines, places, out, tmp_path):
     made = tmp_path / Path(out).name
-    run_report([ROOT / place for place in places], svg=made)
+    if lines:
+        asked = [sys.executable, "-m", *lines.split()]
+        told = subprocess.run(asked, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        (tmp_path / "paths.jsonl").write_text(told)
+    run_report([(tmp_path if lines else ROOT) / place for place in places], svg=made)
     kept, drawn = files(ROOT / out), files(made)
     assert [path.name for path in kept] == [path.name for path in drawn]
     stale = [a.name for a, b in zip(kept, drawn, strict=True) if a.read_bytes() != b.read_bytes()]
@@ -40,7 +47,7 @@ def test_picture_is_what_its_command_draws(places, out, tmp_path):
 
 
 def test_every_drawing_has_its_command():
-    made = {path for _, out in COMMANDS for path in files(ROOT / out)}
+    made = {path for _, _, out in COMMANDS for path in files(ROOT / out)}
     assert made == set((ROOT / "docs" / "figures").rglob("*.svg"))
     assert len(made) > 10
 
