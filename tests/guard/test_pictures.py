@@ -13,8 +13,8 @@ from sps.commands.report import run_report
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-# `sps report PLACE... --svg FILE`, where the pages say how a picture was made; PLACE may be a file of
-# stored lines, which the command before it prints.
+# `sps report PLACE... --svg FILE`, where the pages say how a picture was made; PLACE may be a file
+# of stored lines, which the command before it prints.
 COMMANDS = sorted(
     {
         (lines, tuple(places.split()), out)
