@@ -156,6 +156,18 @@ def test_the_worst_number_is_finite():
     assert int(draw(sure, stream, 1.0, 1.0, 0)[0]) == 3
 
 
+def test_tokens_whose_hashes_differ_in_few_bits_are_not_tied_together():
+    """These two differ in the last two of 32 bits: a sum that is the same for all rows would keep
+    their numbers a fixed way apart, and never make both of them large."""
+    one, two = 49525, 61292
+    assert (_hashed(one) ^ _hashed(two)) % 2**30 == 0
+    rows = np.arange(1000)
+    stream_B = streams(row_keys(1, rows, rows * 0), 0, 1)[:, 0]
+    pairs = torch.cat([gumbels(part, two + 1)[:, [one, two]] for part in stream_B.split(50)])
+    large = pairs > -math.log(-math.log1p(-0.1))  # one in ten
+    assert 3 <= int(large.all(-1).sum()) <= 25  # ten are due
+
+
 def _hashed(token):
     x = token + 1
     x = (x ^ (x >> 16)) * 0x7FEB352D % 2**32
