@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.methods import METHODS, TRIALS, place_of, settings_of, trials_of
+from bench.methods import METHODS, TRIALS, place_of, settings_of, trained, trials_of
 from sps.algo.frontier import Gap, areas, frontier
 from sps.algo.passk import mean_interval, pass_at_k
 
@@ -42,7 +42,10 @@ def shown(results: Path, bed: str, methods: list[str] | None = None) -> list[str
             scores = [100 * float(pass_at_k(np.array(right), line["n"], k).mean()) for k in ks]
             means.setdefault(method, {}).setdefault(int(step), []).append(scores)
     steps = sorted({step for own in means.values() for step in own})
-    rows = [["Pass@" + " / ".join(map(str, ks)), *(f"step {step}" for step in steps)]]
+    heads = [f"step {step}" for step in steps]
+    if all(trained(name) != name for name in means):  # a mix stands where its share of the steps is
+        heads = [f"{1 - step / steps[-1]:g} of the base" for step in steps]
+    rows = [["Pass@" + " / ".join(map(str, ks)), *heads]]
     rows.append(["---"] * len(rows[0]))
     for method in sorted(means, key=lambda name: (place_of(name), name)):
         own = means[method]
@@ -50,9 +53,9 @@ def shown(results: Path, bed: str, methods: list[str] | None = None) -> list[str
     return [f"| {' | '.join(row)} |" for row in rows]
 
 
-def by_k(results: Path, bed: str, methods: list[str]) -> list[str]:
+def by_k(results: Path, bed: str, methods: list[str], seeds: range | None = None) -> list[str]:
     """Pass@k of the base and of methods at their last step, means over seeds, for every k."""
-    paths = paths_of(results, bed)
+    paths = paths_of(results, bed, seeds)
     ks = [2**i for i in range(paths.n.bit_length()) if 2**i <= paths.n]
     ends = {"base": paths.base[None]} | {f"`{name}`": paths.right[name][-1] for name in methods}
     rows = [["", *(f"k = {k}" for k in ks)], ["---", *["---:"] * len(ks)]]

@@ -13,9 +13,9 @@ runs those of TRIALS, as many for each method, `--best` says which had the large
 validation problems, and `--tuned FILE` runs those.
 `python -m bench.beds BED --show [A,B]` prints Pass@k by step, `--by-k A,B` for every k, `--frontier
 METHOD` every method's frontier against that of one, `--markdown A,B` the table of docs/results.md,
-against the frontiers of A and B (`python -m bench.tables` writes it there); `--seeds` of these two
-leaves the others out. `--lines` prints the stored lines of some methods and seeds: a file for
-`sps report`.
+against the frontiers of A and B (`python -m bench.tables` writes it there); `--seeds` of these
+three leaves the others out. `--lines` prints the stored lines of some methods and seeds: a file
+for `sps report`.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def main() -> None:
     if told.markdown:
         return print("\n".join(markdown(results, told.bed, told.markdown.split(","), only)))
     if told.by_k:
-        return print("\n".join(by_k(results, told.bed, told.by_k.split(","))))
+        return print("\n".join(by_k(results, told.bed, told.by_k.split(","), only)))
     if told.show is not None:
         return print(
             "\n".join(shown(results, told.bed, told.show.split(",") if told.show else None))

@@ -9,7 +9,7 @@ Such a table stands between two comments. The first says what it is made of, the
 <!-- bench.beds BED --markdown A,B -->       what that command prints
                                              (also with --seeds A-B)
 <!-- bench.beds BED --show -->               the same (also with names, A,B)
-<!-- bench.beds BED --by-k A,B -->           the same
+<!-- bench.beds BED --by-k A,B -->           the same (also with --seeds A-B)
 <!-- bench.beds BED --best --results FILE --> the same
 <!-- FILE.json: A 1, A 2, A | B | C -->      paths of methods in docs/results/FILE.json, in the
                                              order of training; the first path is the reference
@@ -38,7 +38,7 @@ from sps.cli import app
 _TABLE = re.compile(r"<!-- ([^>]+) -->\n.*?<!-- end -->", re.DOTALL)
 _BED = re.compile(r"bench\.beds (\w+) --markdown (\S+)(?: --seeds (\S+))?")
 _TRIALS = re.compile(r"bench\.beds (\w+) --best --results (\S+)")
-_BY_K = re.compile(r"bench\.beds (\w+) --by-k (\S+)")
+_BY_K = re.compile(r"bench\.beds (\w+) --by-k (\S+)(?: --seeds (\S+))?")
 _SHOWN = re.compile(r"bench\.beds (\w+) --show(?: (\S+))?")
 _STORED = re.compile(r"(\w+\.json): (.+)")
 _MEANS = re.compile(r"(\w+\.json) means: (.+) \| (.+)")
@@ -57,7 +57,7 @@ def filled(text: str, root: Path = ROOT) -> str:
             )
         elif bed := _BY_K.fullmatch(found[1]):
             results = root / "bench" / "results" / f"bed_{bed[1]}.jsonl"
-            lines = by_k(results, bed[1], bed[2].split(","))
+            lines = by_k(results, bed[1], bed[2].split(","), seeds_of(bed[3]) if bed[3] else None)
         elif bed := _TRIALS.fullmatch(found[1]):
             lines = trials_table(root / bed[2], bed[1])
         elif bed := _SHOWN.fullmatch(found[1]):

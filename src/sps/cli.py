@@ -78,7 +78,7 @@ def demo(
     quick: Annotated[bool, typer.Option(help="A smoke test in under a minute.")] = False,
     again: Annotated[bool, typer.Option(help="Throw away an earlier demo in the folder.")] = False,
 ) -> None:
-    """GRPO, SPS, and SPS with memory on Countdown: no GPU, no downloads."""
+    """GRPO, SPS, and memory with SPS, mixed with the base, on Countdown: no GPU, no downloads."""
     from sps.commands.demo import run_demo
 
     run_demo(out, seeds=seeds, quick=quick, again=again)
