@@ -17,7 +17,7 @@ def recipe_of(path, **changes):
     """A step of 4 groups of 4; AdamW so damped that the size of a gradient shows in the weights."""
     tree = {
         "name": "test",
-        "seed": 9,
+        "seed": 1,
         "model": {"path": str(path), "device": "cpu"},
         "task": {"numbers": 2, "high": 9, "max_value": 81, "train": 24, "validation": 4, "test": 4},
         "rollout": {"prompts": 4, "n": 4, "max_new_tokens": 8, "temperature": 0.7},
