@@ -14,6 +14,7 @@ from transformers import MixtralConfig, MixtralForCausalLM
 from sps.build import open_run
 from sps.commands.jobs import Extra, Job, run_extra
 from sps.commands.mix import run_mix
+from sps.commands.report import run_report
 from sps.config.load import load_recipe
 from sps.diagnose.frontier import validation_paths
 from sps.diagnose.read import read_run
@@ -75,6 +76,11 @@ def test_its_card_says_so_and_the_checkpoint_it_came_from_has_no_test_scores(tmp
     assert "step 6, mixed with its base" in card
     assert "0.3 of the base's and 0.7 of that checkpoint's" in card
     assert "| test |" in card
+    mixed = load_scores(tmp_path / "run" / "evals" / "mixed-000006.json").pass_at_k(1)
+    last = load_scores(tmp_path / "run" / "evals" / "validation-000006.json").pass_at_k(1)
+    assert mixed != last
+    row = next(line for line in card.splitlines() if line.startswith("| validation |"))
+    assert "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * x for x in mixed)) in row  # the mix's own
     own = (tmp_path / "run" / "checkpoints" / "step-000006" / "README.md").read_text()
     assert "| test |" not in own
     assert "mixed" not in own.split("## How it was made")[0]
@@ -211,6 +217,8 @@ def test_the_path_of_the_frontier_ends_with_the_mix(tmp_path):
     again = validation_paths(compared_runs(tmp_path, {"frontier": record}))
     assert again.steps == paths.steps
     assert (again.correct["mixing"] == paths.correct["mixing"]).all()
+    run_report([tmp_path / "run"], svg=tmp_path / "frontier.svg")
+    assert "to step 6, then mixed with the base" in (tmp_path / "frontier.svg").read_text()
 
 
 def test_more_than_all_of_the_base_is_refused():
