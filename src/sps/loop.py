@@ -100,5 +100,6 @@ def _finish(run: Run) -> Scores | None:
     if final:
         scores = measure(run, "test", run.test, recipe.evaluation.n, step)
     run.ranks.broadcast(lambda: rewrite_card(run, step))
-    run.track.log("done", recipe.rl.steps, selected=step)
+    mixed = {"mixed": recipe.checkpoint.mix} if mixes else {}  # the base's share
+    run.track.log("done", recipe.rl.steps, selected=step, **mixed)
     return scores

@@ -53,7 +53,7 @@ def test_a_run_ends_with_its_share_of_the_base_and_is_scored_so(tmp_path):
     assert scores.mean_logprob != before.mean_logprob
     records = told(out)
     assert [r["name"] for r in records if r["kind"] == "eval"][-2:] == ["mixed-000006", "test"]
-    assert records[-1]["kind"] == "done"
+    assert (records[-1]["kind"], records[-1]["mixed"]) == ("done", SHARE)
     assert not (out / "b" / "checkpoints" / "mixed").exists()
     assert plain.recipe.checkpoint.mix == 0
 

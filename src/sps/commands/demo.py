@@ -162,7 +162,8 @@ def _purpose(quick: bool) -> str:
         return (
             "Countdown: reach a target from four numbers. A small policy has seen mostly\n"
             "aimless attempts; RL sharpens it. Watch Pass@1 rise and Pass@128 fall, and what\n"
-            "SPS and memory do about that.\n"
+            "SPS and memory do about that. Memory + SPS ends mixed with the base: 0.3 of its\n"
+            "weights are the base's.\n"
         )
     small = dict(pair.split("=") for pair in _QUICK)
     return (

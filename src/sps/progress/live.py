@@ -181,7 +181,10 @@ class State:
             return f"step {step} {record.get('name', 'evaluation')}: {passes(record)}{squeeze}"
         if kind == "warning":
             return f"step {step} WARNING {record.get('text', '')}"
-        return f"done, step {record.get('selected', step)} selected" if kind == "done" else ""
+        if kind != "done":
+            return ""
+        share = f", mixed with {record['mixed']:g} of the base" if "mixed" in record else ""
+        return f"done, step {record.get('selected', step)} selected{share}"
 
     def _remember(self, record: dict[str, Any]) -> None:
         values = {field: record.get(field) for _, field in _SHOWN}

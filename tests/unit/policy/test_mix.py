@@ -115,6 +115,24 @@ def test_models_in_memory_of_other_shapes_are_refused(shape):
         mix_into(torch.nn.Linear(3, 2), torch.nn.Linear(*shape), 0.3)
 
 
+class Adapted(torch.nn.Linear):
+    """A layer with LoRA's B beside its weight, as peft names it."""
+
+    def __init__(self, b):
+        super().__init__(3, 2)
+        self.lora_B = torch.nn.ParameterDict({"default": torch.full((2, 1), b)})
+
+
+def test_adapters_in_memory_are_made_smaller():
+    base, trained = Adapted(0.0), Adapted(2.0)
+    own = trained.weight.detach().clone()
+    mix_into(trained, base, 0.25)
+    assert trained.lora_B["default"].flatten().tolist() == [1.5, 1.5]
+    assert torch.equal(trained.weight, own)  # the frozen weight, which is the base's
+    with pytest.raises(UserError, match="adapters of its own"):
+        mix_into(trained, Adapted(1.0), 0.25)
+
+
 def refused(tmp_path, first, second, message):
     with pytest.raises(UserError, match=message):
         run_mix(str(first), str(second), "0.5", tmp_path / "out")

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from sps.progress.live import Progress, clock, passes
+from sps.progress.live import Progress, State, clock, passes
 
 TEXT = "the irl phase moved nothing " * 6
 
@@ -109,3 +109,8 @@ def test_clock():
 def test_passes_of_one_k():
     assert passes({"pass_at_k": {"1": [0.5, 0.4, 0.6]}}) == "Pass@1 50.0 % [40.0, 60.0]"
     assert passes({}) == ""
+
+
+def test_a_run_that_ends_mixed_says_so():
+    record = {"kind": "done", "step": 12, "selected": 12, "mixed": 0.3}
+    assert State(12).sentence(record) == "done, step 12 selected, mixed with 0.3 of the base"
