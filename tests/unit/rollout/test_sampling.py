@@ -44,6 +44,13 @@ def test_tokens_are_drawn_as_often_as_they_are_likely():
     assert [told[i] for i in range(4)] == pytest.approx([0.1, 0.4, 0.3, 0.2], rel=1e-5)
 
 
+def test_low_temperatures_of_large_logits_are_drawn_exactly():
+    """Two equal logits of 30 at T = 1e-6 are 3e7, where float32 knows no halves."""
+    counts, told = shares(1e-6, logits=torch.tensor([[30.0, 30.0, 29.0]]))
+    assert agree(counts, [0.5, 0.5, 0])
+    assert told == pytest.approx({0: 0.5, 1: 0.5}, rel=1e-5)
+
+
 def test_draw_keeps_the_top_k_and_reports_the_full_probability():
     counts, told = shares(top_k=2)
     assert agree(counts, [0, 0.4, 0.3, 0])
