@@ -26,7 +26,7 @@ from sps.config.rl import Grpo
 from sps.policy.load import Policy, load_policy
 from sps.policy.logprobs import Rows, micro_batches
 from sps.policy.meter import Meter, Probe
-from sps.policy.update import Budget, Term, make_optimizer, optimizer_step
+from sps.policy.update import Budget, make_optimizer, optimizer_step
 from sps.types import Request, Sampling
 
 QUESTIONS = [
@@ -68,7 +68,8 @@ def grpo(policy: Policy, batch: tuple[list, list], old: list, tokens: int) -> tu
     sums = optimizer_step(
         policy.scorer,
         optimizer,
-        [Term(lambda budget: micro_batches(*batch, policy.pad_id, budget, model.device), part)],
+        lambda budget: micro_batches(*batch, policy.pad_id, budget, model.device),
+        part,
         Budget(tokens),
         temperature=1.0,
         max_grad_norm=1e9,
@@ -137,7 +138,8 @@ def paper_step(policy: Policy, batch: tuple[list, list], rounded: bool) -> dict[
         optimizer_step(
             policy.scorer,
             optimizer,
-            [Term(lambda budget: micro_batches(*batch, policy.pad_id, budget, model.device), part)],
+            lambda budget: micro_batches(*batch, policy.pad_id, budget, model.device),
+            part,
             Budget(4096),
             temperature=1.0,
             max_grad_norm=1.0,

@@ -25,7 +25,6 @@ from sps.policy.logprobs import Rows, micro_batches, token_logprobs
 from sps.policy.placement import asleep, put_to_sleep, wake
 from sps.policy.update import (
     Budget,
-    Term,
     in_memory,
     make_optimizer,
     optimizer_step,
@@ -147,7 +146,8 @@ def forward_kl_step(
     sums = optimizer_step(
         policy.scorer,
         optimizer,
-        [Term(lambda tokens: _rows(policy, prompts, completions, tokens, ranks), part_loss)],
+        lambda tokens: _rows(policy, prompts, completions, tokens, ranks),
+        part_loss,
         budget,
         temperature=temperature,
         max_grad_norm=max_grad_norm,

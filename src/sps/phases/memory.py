@@ -22,7 +22,7 @@ from sps.phases.schedule import Phase
 from sps.policy.logprobs import Rows
 from sps.policy.meter import Probe
 from sps.store.memory import Memory, ModeOf, Remembered
-from sps.types import Group, Metrics
+from sps.types import Group, Metrics, Rollout
 
 COLUMNS = ["step", "group", "sample", "problem_id", "prompt_ids", "ids", "mean_logprob"]
 MEMORY_SECONDS = "seconds/memory"
@@ -83,11 +83,11 @@ class Recalled:
     weight_B: Tensor
     divergence: str = "forward_kl"
 
-    def loss(self, rows: Rows, new_BT: Tensor, entropy_BT: Tensor) -> tuple[Tensor, dict]:
+    def loss(self, rows: Rows, new_BT: Tensor) -> tuple[Tensor, dict]:
         """The divergence of some rows, and its sums."""
         weight_B = self.weight_B[rows.which_B].to(new_BT.device)
         nll = -torch.where(rows.mask_BT, new_BT, 0.0).sum()
-        sums = {"memory_nll": nll, "memory_tokens": rows.mask_BT.sum(), "entropy": nll * 0}
+        sums = {"memory_nll": nll, "memory_tokens": rows.mask_BT.sum()}
         if self.divergence == "forward_kl":
             return forward_kl(new_BT, weight_B, rows.mask_BT), sums
         known = {i: r.logprobs for i, r in enumerate(self.rollouts) if r.logprobs is not None}
@@ -157,16 +157,23 @@ def _within(of_problem: list[list[Remembered]], tokens: int) -> list[Remembered]
 
 
 def memory_metrics(
-    run: Run, recalled: Recalled, sums: dict[str, float], recalling: float
+    run: Run,
+    learnt: Sequence[Rollout],
+    recalled: Recalled,
+    sums: dict[str, float],
+    recalling: float,
 ) -> Metrics:
     """What was recalled, how likely it is now, its share of the tokens that are learnt from, and
-    what it cost: `recalling` seconds and those of its passes."""
+    what it cost: `recalling` seconds, and of those of the passes, which it shares with what the
+    step itself drew, as much as it has of their tokens."""
     if run.memory is None:
         return {}
     if not run.recipe.irl.memory.weight:
         return {"memory/size": len(run.memory)}
     tokens = sums.get("memory_tokens", 0.0)
     share = tokens / max(1.0, tokens + sums.get("tokens", 0.0))
+    passed = [sum(len(r.prompt_ids) + len(r.ids) for r in of) for of in (recalled.rollouts, learnt)]
+    seconds = sums.get("seconds", 0.0) * passed[0] / max(1, sum(passed))
     return {
         "memory/size": len(run.memory),
         "memory/recalled": len(recalled.rollouts),
@@ -174,5 +181,5 @@ def memory_metrics(
         "memory/tokens": tokens,
         "memory/share": share,
         "memory/nll": sums.get("memory_nll", 0.0) / max(1.0, tokens),
-        MEMORY_SECONDS: recalling + sums.get(MEMORY_SECONDS, 0.0),
+        MEMORY_SECONDS: recalling + seconds,
     }

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from sps.algo.rl import Terms, engine_gap, entropy_bonus, policy_loss, truncated_weight
 from sps.algo.table import algorithm_of
-from sps.phases.batch import filled, make_batch, shaped
+from sps.phases.batch import Batch, filled, make_batch, shaped
 from sps.phases.memory import MEMORY_SECONDS, memory_metrics, recall
 from sps.phases.problems import disagrees, next_problems, sampling_metrics
 from sps.phases.run import Run
 from sps.phases.schedule import Phase
 from sps.policy.logprobs import Rows, micro_batches, token_logprobs
-from sps.policy.update import Term, in_memory, optimizer_step, padded_to_equal, set_lr
+from sps.policy.update import in_memory, optimizer_step, padded_to_equal, set_lr
 from sps.store.memory import Remembered
 from sps.types import (
     FAILED,
@@ -50,7 +50,7 @@ def rl_phase(run: Run, phase: Phase) -> Iterator[tuple[int, Metrics, bool]]:
         verify, remember = metrics.pop("seconds/verify"), metrics.pop(MEMORY_SECONDS, 0.0)
         shares = list(_shares(groups, rounds))
         began = time.perf_counter()
-        olds, halved = _before_the_steps(run, shares)
+        olds, halved = _before_the_steps(run, step, shares)
         scored = time.perf_counter() - began
         if halved:
             metrics["out_of_memory"] = halved
@@ -114,7 +114,9 @@ Old = dict[
 ]  # place among a batch's used rollouts -> log-probabilities of its tokens
 
 
-def _before_the_steps(run: Run, shares: Sequence[Sequence[Group]]) -> tuple[list[Old | None], int]:
+def _before_the_steps(
+    run: Run, step: int, shares: Sequence[Sequence[Group]]
+) -> tuple[list[Old | None], int]:
     """Old log-probabilities, by the trainer, of the shares that are learnt from after the first.
 
     None for the first: by then the policy is still the one that sampled. The second value says how
@@ -122,30 +124,27 @@ def _before_the_steps(run: Run, shares: Sequence[Sequence[Group]]) -> tuple[list
     """
     if len(shares) == 1:
         return [None], 0
-    found = [sampler_logprobs(run, share) for share in shares[1:]]
+    found = [sampler_logprobs(run, step + i, share) for i, share in enumerate(shares[1:], 1)]
     return [None, *(old for old, _ in found)], sum(halved for _, halved in found)
 
 
-def sampler_logprobs(run: Run, groups: Sequence[Group]) -> tuple[Old, int]:
-    """Old log-probabilities of a batch that is learnt from after other steps.
+def sampler_logprobs(run: Run, step: int, groups: Sequence[Group]) -> tuple[Old, int]:
+    """Old log-probabilities of the batch of a step that comes after others of its generation.
 
     Those of the engine differ by its rounding, which is more than GSPO's clip allows. So these are
     computed as the step will compute them, in the same micro-batches and with gradients on
     (compiled code differs without): as long as nothing was learnt, the ratios are exactly 1.
     """
     batch, temperature = make_batch(run, groups), run.recipe.rollout.temperature
+    everything = [*batch.learnt, *recall(run, step, groups).rollouts]
 
     def score(tokens: int) -> Old:
         found: Old = {}
-        own = _rows(run, batch.learnt, tokens)
+        own = _rows(run, everything, tokens)
         for rows, counts in padded_to_equal(own, run.ranks, run.policy.model.device):
             logp_BT = token_logprobs(run.policy.scorer, rows, temperature)[0].detach()
-            length_B = rows.mask_BT.sum(-1).tolist()
-            for place, row, length in zip(
-                rows.which_B, logp_BT.cpu().numpy(), length_B, strict=True
-            ):
-                if counts:
-                    found[int(place)] = row[:length]
+            of_rows = zip(rows.which_B, logp_BT.cpu().numpy(), rows.length_B, strict=True)
+            found |= {int(i): row[:length] for i, row, length in of_rows if counts}
         return found
 
     # DeepSpeed expects a backward pass after every pass with gradients.
@@ -155,41 +154,29 @@ def sampler_logprobs(run: Run, groups: Sequence[Group]) -> tuple[Old, int]:
 
 def rl_step(run: Run, step: int, groups: Sequence[Group], old: Old | None = None) -> Metrics:
     """One optimizer step. `old` is what `sampler_logprobs` gave, once the policy has moved."""
-    recipe, policy = run.recipe, run.policy
-    settings, batch = recipe.rl.algorithm, make_batch(run, groups)
-    algorithm, began = algorithm_of(settings), time.perf_counter()
+    recipe, policy, batch = run.recipe, run.policy, make_batch(run, groups)
+    began = time.perf_counter()
     recalled = recall(run, step, groups)
     recalling = time.perf_counter() - began
 
     def part_loss(rows: Rows, new_BT: Tensor, entropy_BT: Tensor) -> tuple[Tensor, dict]:
-        old_BT = new_BT.detach() if old is None else filled(old, rows)
-        correct_BT, gaps = _against_engine(run, batch.learnt, rows, old_BT)
-        which = batch.used[rows.which_B]
-        terms = Terms(
-            new_BT,
-            old_BT,
-            _reference(run, rows),
-            batch.adv_B[which].to(new_BT.device),
-            batch.weight_B[which].to(new_BT.device),
-            rows.mask_BT,
-            correct_BT,
-            None if batch.chosen is None else filled(batch.chosen, rows).bool(),
-        )
-        loss, sums = policy_loss(terms, algorithm, settings.beta)
-        if recipe.rl.entropy:
-            bonus = entropy_bonus(entropy_BT, terms.weight_B, rows.mask_BT)
-            loss = loss - recipe.rl.entropy * bonus
-        return loss, sums | gaps
+        # Of all rows, the recalled ones too: sharded ranks run their references in step.
+        ref_BT = _reference(run, rows)
+        own, others = rows.split(len(batch.learnt))
+        row = len(own.which_B)
+        ref_BT = ref_BT if ref_BT is None else ref_BT[:row]
+        loss, sums = _rl_loss(run, batch, own, new_BT[:row], entropy_BT[:row], old, ref_BT)
+        if not recalled.rollouts:
+            return loss, sums
+        pull, told = recalled.loss(others, new_BT[row:])
+        return loss + pull, sums | told
 
-    terms = [Term(lambda tokens: _rows(run, batch.learnt, tokens), part_loss)]
-    if recalled.rollouts:
-        rows_of = lambda tokens: _rows(run, recalled.rollouts, tokens)  # noqa: E731
-        terms.append(Term(rows_of, recalled.loss, MEMORY_SECONDS))
     _set_lr(run.optimizer, recipe.rl.lr, step, recipe.rl.optimizer.warmup_steps)
     sums = optimizer_step(
         policy.scorer,
         run.optimizer,
-        terms,
+        lambda tokens: _rows(run, [*batch.learnt, *recalled.rollouts], tokens),
+        part_loss,
         run.budget,
         temperature=recipe.rollout.temperature,
         max_grad_norm=recipe.rl.optimizer.max_grad_norm,
@@ -199,7 +186,30 @@ def rl_step(run: Run, step: int, groups: Sequence[Group], old: Old | None = None
     policy.version += 1
     run.engine.load_weights(policy.model)
     learnt = _learnt_metrics(sums, len(batch.used), len(batch.rollouts))
-    return learnt | memory_metrics(run, recalled, sums, recalling)
+    return learnt | memory_metrics(run, batch.learnt, recalled, sums, recalling)
+
+
+def _rl_loss(
+    run: Run,
+    batch: Batch,
+    rows: Rows,
+    new_BT: Tensor,
+    entropy_BT: Tensor,
+    old: Old | None,
+    ref_BT: Tensor | None,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The RL loss of some rows of a batch, and its sums."""
+    recipe, mask_BT = run.recipe, rows.mask_BT
+    settings, which = recipe.rl.algorithm, batch.used[rows.which_B]
+    old_BT = new_BT.detach() if old is None else filled(old, rows)
+    correct_BT, gaps = _against_engine(run, batch.learnt, rows, old_BT)
+    adv_B, weight_B = (v[which].to(new_BT.device) for v in (batch.adv_B, batch.weight_B))
+    chosen_BT = None if batch.chosen is None else filled(batch.chosen, rows).bool()
+    terms = Terms(new_BT, old_BT, ref_BT, adv_B, weight_B, mask_BT, correct_BT, chosen_BT)
+    loss, sums = policy_loss(terms, algorithm_of(settings), settings.beta)
+    if recipe.rl.entropy:
+        loss = loss - recipe.rl.entropy * entropy_bonus(entropy_BT, weight_B, mask_BT)
+    return loss, {**sums, **gaps, "entropy": entropy_BT.sum()}
 
 
 def draw(

@@ -32,7 +32,22 @@ class Rows:
     place: tuple[Tensor, Tensor]  # (row, column) whose output predicts each completion token
     target_N: Tensor  # those tokens
     mask_BT: Tensor  # which places of a [B, T] rectangle are real completion tokens
-    which_B: np.ndarray  # position of each row in the batch it was cut from
+    which_B: np.ndarray  # position of each row in the batch it was cut from, in order
+    length_B: np.ndarray  # completion tokens of each row
+
+    def split(self, first: int) -> tuple[Rows, Rows]:
+        """The rows of the first so many of the batch, and the others, which are counted anew."""
+        row = int(np.searchsorted(self.which_B, first))
+        token = int(self.length_B[:row].sum())
+        others = self._cut(slice(row, None), slice(token, None))
+        place = others.place[0] - row, others.place[1]
+        others = replace(others, place=place, which_B=others.which_B - first)
+        return self._cut(slice(row), slice(token)), others
+
+    def _cut(self, rows: slice, tokens: slice) -> Rows:
+        place = self.place[0][tokens], self.place[1][tokens]
+        of_rows = self.mask_BT[rows], self.which_B[rows], self.length_B[rows]
+        return Rows(self.ids_BL[rows], place, self.target_N[tokens], *of_rows)
 
 
 def micro_batches(
@@ -104,7 +119,8 @@ def _rows(prompts, completions, which, pad_id, device) -> Rows:
     column_N = torch.from_numpy(np.concatenate(columns)).to(device)
     target_N = torch.from_numpy(np.concatenate(targets).astype(np.int64)).to(device)
     ids = torch.from_numpy(ids_BL).to(device)
-    return Rows(ids, (row_N, column_N), target_N, torch.from_numpy(mask_BT).to(device), which)
+    mask = torch.from_numpy(mask_BT).to(device)
+    return Rows(ids, (row_N, column_N), target_N, mask, which, mask_BT.sum(-1))
 
 
 class Scorer(nn.Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -68,22 +68,11 @@ class Budget:
     make_way: Callable[[], None] = lambda: None  # what the engine holds shrinks along
 
 
-@dataclass(frozen=True)
-class Term:
-    """Rows that a step learns from, cut into parts of so many tokens, and the loss of a part.
-
-    The sums of the step have the seconds of a term under its key (DeepSpeed's passes have none).
-    """
-
-    rows_of: Callable[[int], Iterable[Rows]]
-    loss: PartLoss
-    seconds: str = ""
-
-
 def optimizer_step(
     scorer: Scorer,
     optimizer: torch.optim.Optimizer,
-    terms: Sequence[Term],
+    rows_of: Callable[[int], Iterable[Rows]],
+    part_loss: PartLoss,
     budget: Budget,
     *,
     temperature: float,
@@ -93,29 +82,22 @@ def optimizer_step(
 ) -> dict[str, float]:
     """Forward and backward each part, then step once; no step where no rank has a part.
 
-    Out of memory: gradients are thrown away, the parts halved, and the step is taken again. A loss
-    or a gradient that is not finite: weights and optimizer stay as they are (`skipped`).
+    `rows_of` cuts what the step learns from into parts of so many tokens. Out of memory: gradients
+    are thrown away, the parts halved, and the step is taken again. A loss or a gradient that is not
+    finite: weights and optimizer stay as they are (`skipped`).
     """
 
-    spent: dict[str, float] = {}
-
-    def parts(tokens: int) -> Iterator[tuple[Rows, int, PartLoss]]:
-        # Each term by itself: on sharded ranks all are at a part of the same kind.
-        for term in terms:
-            began = _now() if term.seconds else 0.0
-            for rows, counts in padded_to_equal(term.rows_of(tokens), ranks, scorer.model.device):
-                yield rows, counts, term.loss
-            if term.seconds and not ranks.deepspeed:  # which asks for all parts before the first
-                spent[term.seconds] = _now() - began
-
-    def gradients(tokens: int) -> dict[str, float]:
+    def gradients(tokens: int) -> tuple[dict[str, float], float]:
+        began = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
-        return _accumulate(scorer, parts(tokens), temperature, entropy_grad, ranks)
+        parts = padded_to_equal(rows_of(tokens), ranks, scorer.model.device)
+        sums = _accumulate(scorer, parts, part_loss, temperature, entropy_grad, ranks)
+        return sums, time.perf_counter() - began  # numbers on the host: the passes are done
 
-    sums, halved = in_memory(budget, ranks, gradients)
+    (sums, seconds), halved = in_memory(budget, ranks, gradients)
     sums = ranks.total(sums)
     if sums:
-        sums |= spent
+        sums["seconds"] = seconds
         sums["grad_norm"] = _clip(scorer, optimizer, max_grad_norm, ranks)
         # Both are numbers on the host by now, and the same on every rank.
         if math.isfinite(sums["loss"]) and math.isfinite(sums["grad_norm"]):
@@ -150,13 +132,6 @@ def _moments(optimizer: torch.optim.Optimizer) -> float:
     return weights * (2.0 if optimizer.defaults.get("fused") else 0.51)
 
 
-def _now() -> float:
-    """The time when all that was asked of the device is done."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter()
-
-
 def _clip(scorer: Any, optimizer: torch.optim.Optimizer, max_norm: float, ranks: Ranks) -> float:
     """Sum the gradients over ranks and clip them; returns the norm before clipping."""
     if ranks.deepspeed:
@@ -179,7 +154,8 @@ def padded_to_equal(
     yield from ((rows, 1) for rows in own)
     for _ in range(missing):
         one = torch.zeros((1, 1), dtype=torch.int64, device=device)
-        yield Rows(one, (one[0], one[0]), one[0], one == 0, np.zeros(1, dtype=np.int64)), 0
+        which, length = np.zeros(1, dtype=np.int64), np.ones(1, dtype=np.int64)
+        yield Rows(one, (one[0], one[0]), one[0], one == 0, which, length), 0
 
 
 def in_memory(budget: Budget, ranks: Ranks, work: Callable[[int], Found]) -> tuple[Found, int]:
@@ -211,7 +187,8 @@ def _halve(budget: Budget, ranks: Ranks) -> None:
 
 def _accumulate(
     scorer: Scorer,
-    parts: Iterable[tuple[Rows, int, PartLoss]],
+    parts: Iterable[tuple[Rows, int]],
+    part_loss: PartLoss,
     temperature: float,
     entropy_grad: bool,
     ranks: Ranks,
@@ -222,7 +199,7 @@ def _accumulate(
     known = (
         list(parts) if ranks.deepspeed else None
     )  # its backward pass wants to know which is the last
-    for number, (rows, counts, part_loss) in enumerate(known or parts, 1):
+    for number, (rows, counts) in enumerate(known or parts, 1):
         logp_BT, entropy_BT = token_logprobs(scorer, rows, temperature, entropy_grad)
         loss, more = part_loss(rows, logp_BT, entropy_BT)
         push = loss * (counts * scale)

@@ -85,7 +85,7 @@ def render(
     question: str,
     instruction: str,
     meta: Mapping[str, Any],
-    preface: Preface = Preface(),  # noqa: B008 (frozen)
+    preface: Preface = Preface(),
 ) -> Prompt:
     """The prompt of a problem; `meta['system']` is the system message its data set came with.
 

@@ -7,9 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from made_run import open_made_run, save_model
 
 from sps.config.irl import MemoryConfig
 from sps.phases.memory import Recalled, choose, make_memory, memory_metrics, recall
+from sps.phases.rl import rl_phase
+from sps.phases.schedule import Phase
 from sps.store.memory import Memory, Remembered
 from sps.store.rollouts import RolloutStore
 from sps.types import Problem, Rollout, Verdict
@@ -156,15 +159,16 @@ def test_without_a_memory_nothing_is_recalled_and_nothing_is_told():
     found = recall(run_of(None, weight=0.0), 5, [group("a", 50)])
     assert found.rollouts == []
     assert len(found.weight_B) == 0
-    assert memory_metrics(run_of(None), found, {}, 0.1) == {}
+    assert memory_metrics(run_of(None), [], found, {}, 0.1) == {}
 
 
 def test_what_is_told_of_a_memory_by_hand(memory):
     run = run_of(memory)
     found = Recalled([remembered("a", 1), remembered("a", 2), remembered("b", 0)], torch.ones(3))
-    sums = {"memory_tokens": 12.0, "memory_nll": 6.0, "tokens": 36.0, "seconds/memory": 2.0}
-    assert memory_metrics(run, found, sums, 0.5) == {
-        "seconds/memory": 2.5,
+    own = [right_rollout(5, "a", range(9)), right_rollout(5, "b", range(19))]
+    sums = {"memory_tokens": 12.0, "memory_nll": 6.0, "tokens": 36.0, "seconds": 9.0}
+    assert memory_metrics(run, own, found, sums, 0.5) == {
+        "seconds/memory": 0.5 + 9 * 15 / (15 + 10 + 20),  # prompts have one token
         "memory/size": 13,
         "memory/recalled": 3,
         "memory/problems": 2,
@@ -172,10 +176,10 @@ def test_what_is_told_of_a_memory_by_hand(memory):
         "memory/share": 0.25,
         "memory/nll": 0.5,
     }
-    nothing = memory_metrics(run, Recalled([], torch.ones(0)), {}, 0.1)
+    nothing = memory_metrics(run, [], Recalled([], torch.ones(0)), {}, 0.1)
     assert (nothing["memory/share"], nothing["memory/nll"], nothing["memory/tokens"]) == (0, 0, 0)
-    alone = memory_metrics(run, found, {"memory_tokens": 12.0, "memory_nll": 6.0}, 0.1)
-    one = memory_metrics(run, found, {"memory_tokens": 1.0, "memory_nll": 0.7}, 0.1)
+    alone = memory_metrics(run, [], found, {"memory_tokens": 12.0, "memory_nll": 6.0}, 0.1)
+    one = memory_metrics(run, [], found, {"memory_tokens": 1.0, "memory_nll": 0.7}, 0.1)
     assert (one["memory/share"], one["memory/nll"]) == (1, 0.7)
     assert alone["memory/share"] == 1  # a batch that has no gradient of its own
 
@@ -186,12 +190,11 @@ def test_the_forward_kl_of_some_rows_by_hand():
     new_BT = torch.tensor([[-1.0, -3.0], [-2.0, -torch.inf]])
     mask_BT = torch.tensor([[True, True], [True, False]])
     rows = SimpleNamespace(which_B=np.array([2, 0]), mask_BT=mask_BT)
-    loss, sums = recalled.loss(rows, new_BT, torch.ones(2, 2))
+    loss, sums = recalled.loss(rows, new_BT)
     assert float(loss) == 0.25 * 4 + 0.5 * 2
     assert {name: float(value) for name, value in sums.items()} == {
         "memory_nll": 6.0,
         "memory_tokens": 3.0,
-        "entropy": 0.0,  # the entropy of a record is that of the batch
     }
 
 
@@ -237,3 +240,20 @@ def test_a_memory_begins_with_the_rollouts_up_to_the_step_a_run_starts_from(tmp_
     for start in (0, 1, 2):
         memory = make_memory(run_that_starts_at(start, store))
         assert [r.step for r in memory.of_problem("y")] == list(range(1, start + 1))
+
+
+def test_as_long_as_nothing_is_learnt_every_ratio_is_one_beside_memory_too(tmp_path):
+    """Old log-probabilities are computed in the step's own passes, recalled rows and all."""
+    save_model(tmp_path / "model")
+    run, _ = open_made_run(
+        tmp_path / "model",
+        tmp_path / "run",
+        irl__memory={"share": 9.0, "weight": 0.5},
+        rl__algorithm={"type": "gspo", "steps_per_generation": 3},
+        rl__lr=1e-30,
+        rl__micro_tokens=60,
+    )
+    told = [metrics for _, metrics, _ in rl_phase(run, Phase(1, 1, 1, 3))]
+    run.close()
+    assert [metrics["ratio"] for metrics in told] == [1, 1, 1]
+    assert all(metrics["memory/recalled"] for metrics in told)

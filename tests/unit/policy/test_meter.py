@@ -13,7 +13,7 @@ from sps.errors import RunFailed
 from sps.phases.warnings import stood_still
 from sps.policy.logprobs import Scorer, greedy_probs, micro_batches, token_logprobs
 from sps.policy.meter import Meter, Probe
-from sps.policy.update import Budget, Term, make_optimizer, optimizer_step
+from sps.policy.update import Budget, make_optimizer, optimizer_step
 
 
 def test_meter_reads_share_and_size_of_a_known_change(own_policy):
@@ -150,12 +150,8 @@ def step_at(own_policy, ragged, lr, steps=4):
         optimizer_step(
             own_policy.scorer,
             optimizer,
-            [
-                Term(
-                    lambda budget: micro_batches(*ragged, own_policy.pad_id, budget),
-                    lambda rows, logp, entropy: (-logp.sum() / 25, {}),
-                )
-            ],
+            lambda budget: micro_batches(*ragged, own_policy.pad_id, budget),
+            lambda rows, logp, entropy: (-logp.sum() / 25, {}),
             Budget(1000),
             temperature=1.0,
             max_grad_norm=1.0,
@@ -195,7 +191,8 @@ def test_no_part_is_no_step(own_policy):
     sums = optimizer_step(
         own_policy.scorer,
         optimizer,
-        [Term(lambda budget: iter(()), lambda rows, logp, entropy: (logp.sum(), {}))],
+        lambda budget: iter(()),
+        lambda rows, logp, entropy: (logp.sum(), {}),
         Budget(1000),
         temperature=1.0,
         max_grad_norm=1.0,
@@ -211,12 +208,8 @@ def test_gradient_is_clipped_to_its_norm(own_policy, ragged):
     sums = optimizer_step(
         own_policy.scorer,
         torch.optim.SGD(model.parameters(), lr=1.0),
-        [
-            Term(
-                lambda budget: micro_batches(*ragged, own_policy.pad_id, budget),
-                lambda rows, logp, entropy: (-logp.sum(), {"tokens": rows.mask_BT.sum()}),
-            )
-        ],
+        lambda budget: micro_batches(*ragged, own_policy.pad_id, budget),
+        lambda rows, logp, entropy: (-logp.sum(), {"tokens": rows.mask_BT.sum()}),
         Budget(20),
         temperature=1.0,
         max_grad_norm=0.5,
@@ -243,7 +236,8 @@ def sgd_step(policy, ragged, budget, fails=0):
     sums = optimizer_step(
         policy.scorer,
         torch.optim.SGD(policy.model.parameters(), lr=0.1),
-        [Term(lambda tokens: micro_batches(*ragged, policy.pad_id, tokens), part_loss)],
+        lambda tokens: micro_batches(*ragged, policy.pad_id, tokens),
+        part_loss,
         budget,
         temperature=1.0,
         max_grad_norm=1.0,

@@ -18,6 +18,27 @@ def test_micro_batches_stay_within_the_budget(ragged, policy):
     assert [p.ids_BL.numel() for p in parts] == [22, 10, 24]
 
 
+def test_a_part_is_split_where_the_first_rows_of_the_batch_end(ragged, policy):
+    (rows,) = micro_batches(*ragged, policy.pad_id, budget=1000)
+    prompts, completions = ragged
+    for first in range(7):
+        own, others = rows.split(first)
+        assert own.which_B.tolist() == [*range(first)]
+        assert others.which_B.tolist() == [*range(6 - first)]  # counted anew
+        for part, texts in ((own, completions[:first]), (others, completions[first:])):
+            assert part.length_B.tolist() == part.mask_BT.sum(-1).tolist() == [*map(len, texts)]
+            assert part.target_N.tolist() == [token for text in texts for token in text]
+            row_N, column_N = part.place
+            before = [
+                token
+                for prompt, text in zip(
+                    prompts[:first] if part is own else prompts[first:], texts, strict=True
+                )
+                for token in [prompt[-1], *text[:-1]]
+            ]
+            assert part.ids_BL[row_N, column_N].tolist() == before
+
+
 def test_a_row_longer_than_the_budget_still_comes(ragged, policy):
     parts = list(micro_batches(*ragged, policy.pad_id, budget=1))
     assert [len(p.which_B) for p in parts] == [1] * 6

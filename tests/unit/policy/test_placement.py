@@ -20,7 +20,7 @@ from sps.policy.logprobs import Scorer, micro_batches, token_logprobs
 from sps.policy.meter import Meter
 from sps.policy.placement import asleep, round_frozen, share_frozen
 from sps.policy.sharding import optimizer_state, set_optimizer_state
-from sps.policy.update import Budget, Term, make_optimizer, optimizer_step, set_lr
+from sps.policy.update import Budget, make_optimizer, optimizer_step, set_lr
 
 SHAPE = Shape(layers=2, hidden=64, heads=4, shared=2, width=16, ff=128, vocabulary=96, tied=False)
 
@@ -248,12 +248,8 @@ def test_the_engine_gives_way_where_moments_are_yet_to_be_made(monkeypatch, ragg
             optimizer_step(
                 policy.scorer,
                 optimizer,
-                [
-                    Term(
-                        lambda tokens: micro_batches(*ragged, policy.pad_id, tokens),
-                        lambda rows, logp_BT, entropy_BT: (-logp_BT.sum(), {}),
-                    )
-                ],
+                lambda tokens: micro_batches(*ragged, policy.pad_id, tokens),
+                lambda rows, logp_BT, entropy_BT: (-logp_BT.sum(), {}),
                 Budget(1000, lambda: gave.append(1)),
                 temperature=1.0,
                 max_grad_norm=1.0,

@@ -11,7 +11,6 @@ from sps.policy import update
 from sps.policy.logprobs import micro_batches
 from sps.policy.update import (
     Budget,
-    Term,
     in_memory,
     make_optimizer,
     optimizer_step,
@@ -44,7 +43,7 @@ def step(policy, ragged, tokens=20, ranks=ALONE, most=1e9):
         return micro_batches(*ragged, policy.pad_id, budget)
 
     how = {"temperature": 1.0, "max_grad_norm": most, "ranks": ranks}
-    sums = optimizer_step(policy.scorer, optimizer, [Term(parts, loss)], Budget(tokens), **how)
+    sums = optimizer_step(policy.scorer, optimizer, parts, loss, Budget(tokens), **how)
     moves = [(w.detach() - b).square().sum() for w, b in zip(weights, before, strict=True)]
     assert all(w.grad is None for w in weights)
     return sums, float(sum(moves) ** 0.5)
@@ -70,25 +69,23 @@ def test_a_step_goes_as_far_as_the_norm_it_reports_unless_that_is_clipped(ragged
     assert moved == pytest.approx(0.5, rel=1e-4)
 
 
-def test_a_term_is_clocked_from_its_first_part_to_its_last_and_no_other(ragged, monkeypatch):
+def test_the_seconds_of_a_step_are_those_of_its_passes(ragged, monkeypatch):
     policy, now = make_policy(), [0.0]
     monkeypatch.setattr(update.time, "perf_counter", lambda: now[0])
 
-    def taking(seconds):
-        def loss(rows, logp_BT, entropy_BT):
-            now[0] += seconds
-            return -logp_BT.sum(), {}
-
-        return loss
+    def loss(rows, logp_BT, entropy_BT):
+        now[0] += 3
+        return -logp_BT.sum(), {}
 
     def parts(budget):
         return micro_batches(*ragged, policy.pad_id, budget)
 
-    terms = [Term(parts, taking(100)), Term(parts, taking(1), "its"), Term(parts, taking(100))]
     optimizer = torch.optim.SGD(policy.model.parameters(), lr=1.0)
+    optimizer.register_step_pre_hook(lambda *_: now.append(now.pop() + 100))
     how = {"temperature": 1.0, "max_grad_norm": 1.0}
-    sums = optimizer_step(policy.scorer, optimizer, terms, Budget(20), **how)
-    assert sums["its"] == len(list(parts(20))) > 1
+    sums = optimizer_step(policy.scorer, optimizer, parts, loss, Budget(20), **how)
+    assert now[0] == 100 + sums["seconds"]
+    assert sums["seconds"] == 3 * len(list(parts(20))) > 3
 
 
 def test_sharded_ranks_scale_up_for_the_mean_and_fill_up_with_what_counts_nothing(ragged):
@@ -161,9 +158,11 @@ def test_a_gradient_that_is_not_finite_is_not_taken_though_its_loss_is(own_polic
     def loss(rows, logp_BT, entropy_BT):
         return (logp_BT.sum() * 0).sqrt(), {}  # 0, and so steep there that its slope is no number
 
-    term = Term(lambda budget: micro_batches(*ragged, own_policy.pad_id, budget), loss)
+    def parts(budget):
+        return micro_batches(*ragged, own_policy.pad_id, budget)
+
     optimizer = torch.optim.SGD(weights, lr=1.0)
     how = {"temperature": 1.0, "max_grad_norm": 1.0}
-    sums = optimizer_step(own_policy.scorer, optimizer, [term], Budget(1000), **how)
+    sums = optimizer_step(own_policy.scorer, optimizer, parts, loss, Budget(1000), **how)
     assert (sums["loss"], sums["skipped"]) == (0.0, 1)
     assert all(map(torch.equal, before, weights))

@@ -119,7 +119,8 @@ class StepMemory:
             where = (policy.pad_id, tokens, policy.model.device, self.ranks)
             nll = 0.0
             for rows in micro_batches(*columns, *where):
-                loss, sums = recalled.loss(rows, *token_logprobs(policy.scorer, rows, temperature))
+                logp_BT, _ = token_logprobs(policy.scorer, rows, temperature)
+                loss, sums = recalled.loss(rows, logp_BT)
                 loss.backward()
                 nll += float(sums["memory_nll"].detach())
             return nll
