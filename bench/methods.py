@@ -86,6 +86,18 @@ BEDS: dict[str, tuple[str, float, list[str]]] = {
             "evaluation.validation_n=128",
         ],
     ),
+    # Say where the policy is: --set model.path=... (bench/colouring.py makes it)
+    "colouring": (
+        "bench/colouring.yaml",
+        1e-4,
+        [
+            "threads=1",
+            "rl.steps=1000",
+            "irl.every=50",
+            "evaluation.every=200",
+            "evaluation.validation_n=128",
+        ],
+    ),
     "smollm2": (
         "recipes/countdown/smollm2_grpo.yaml",
         1e-5,
