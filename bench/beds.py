@@ -12,7 +12,7 @@ memory's last weights mixed with the base's (with `memory`, one run makes both l
 runs those of TRIALS, as many for each method, `--best` says which had the largest area on
 validation problems, and `--tuned FILE` runs those.
 `python -m bench.beds BED --show [A,B]` prints Pass@k by step, `--by-k A,B` for every k, `--frontier
-METHOD` every method's frontier against that of one, `--markdown A,B` the table of docs/results.md,
+METHOD` every method's frontier against that of one, `--markdown A,B` the table of docs/results_small.md,
 against the frontiers of A and B (`python -m bench.tables` writes it there); `--seeds` of these
 three leaves the others out. `--lines` prints the stored lines of some methods and seeds: a file
 for `sps report`.

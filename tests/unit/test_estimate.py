@@ -89,7 +89,7 @@ def test_cache_of_a_token_by_hand():
 
 
 def test_a_step_is_what_was_measured_on_an_h200():
-    # docs/results.md: 0.370 s of rollouts, 0.122 s of update, 31.1 GiB; prompt 100, 256 new.
+    # docs/results_speed.md: 0.370 s of rollouts, 0.122 s of update, 31.1 GiB; prompt 100, 256 new.
     found = needs(recipe(256, 49152), SMOLLM2, prompt=100)
     assert found.rollouts == pytest.approx(0.370, rel=0.1)
     assert found.update == pytest.approx(0.122, rel=0.1)
@@ -111,14 +111,14 @@ def test_a_step_is_what_was_measured_on_an_h200():
 
 @pytest.mark.parametrize(("checkpointing", "measured"), [(False, 37.8), (True, 5.3)])
 def test_memory_of_a_pass_is_what_was_measured_on_an_h200(checkpointing, measured):
-    # docs/results.md: one loss and its gradients above weights and gradients, 16 x 1024 tokens.
+    # docs/results_speed.md: one loss and its gradients above weights and gradients, 16 x 1024 tokens.
     parts = needs(recipe(1000, checkpointing=checkpointing), QWEN, prompt=24).parts
     assert (parts["activations"] + parts["output layer"]) / GIB == pytest.approx(measured, rel=0.12)
 
 
 @pytest.mark.parametrize(("prompts", "measured"), [(16, 15_370), (64, 20_530)])
 def test_vllm_draws_as_fast_as_was_measured_on_an_h200(prompts, measured):
-    # docs/results.md: tokens/s at prompt 100, 256 new, 8 samples each; without its start.
+    # docs/results_speed.md: tokens/s at prompt 100, 256 new, 8 samples each; without its start.
     asked = recipe(256, rollout={"prompts": prompts})
     found = needs(asked, SMOLLM2, prompt=100, plan=Plan(engine="vllm"))
     assert prompts * 8 * 256 / found.rollouts == pytest.approx(measured, rel=0.05)

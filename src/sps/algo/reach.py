@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# Measured (docs/results.md): a phase of AdamW changes the weights by lr * steps**0.65 times a
+# Measured (docs/results_small.md): a phase of AdamW changes the weights by lr * steps**0.65 times a
 # constant, between a random walk and a straight line; twice that in IRL: its gradients agree more.
 _PULL, _DRIFT = 2.0, 0.65
 

@@ -17,7 +17,7 @@ _ROUNDING = (0.05, 0.3)
 _FAILED = 0.05  # more verdicts of a judge that failed than this share are warned of
 _CUT_OFF = 0.05  # more rollouts without an end than this share are warned of
 _MOST = 0.5  # more answers than this share that are cut off, or not judged, explain a still phase
-_TOO_FAR = 0.7  # docs/results.md
+_TOO_FAR = 0.7  # docs/results_small.md
 _NOTHING = {
     "rl": "no rollout had an advantage, which takes a group whose rewards differ: with both right "
     "and wrong answers, or parts of a point. Train on problems that are solved occasionally, or "

@@ -178,7 +178,7 @@ def test_lower_quantile_of_a_hundred_is_not_one_more_by_rounding():
     assert lower_quantile(likelihood, 0.07, "group").sum() == 7  # 0.07 * 100 is 7.000000000000001
 
 
-# docs/results.md: RL and IRL steps of a phase, irl.lr / rl.lr, and the ratio of their ways.
+# docs/results_small.md: RL and IRL steps of a phase, irl.lr / rl.lr, and the ratio of their ways.
 @pytest.mark.parametrize(
     ("rl_steps", "steps", "rates", "measured"),
     [
