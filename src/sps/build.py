@@ -131,8 +131,8 @@ def make_policy(recipe: Recipe, path: str | None = None, ranks: Ranks = ALONE) -
     place = "cpu" if ranks.sharded else device
     dtype = pick_dtype(model.dtype, device)
     # One rank reads the weights and sends the others their shards.
+    empty = ranks.sharded and not (ranks.main or ranks.deepspeed)
     where = path or str(model.path)
-    empty = ranks.sharded and not (ranks.main or ranks.deepspeed or gguf or where.endswith(".gguf"))
     policy = load_policy(where, gguf, dtype, place, model.trust_remote_code, empty)
     compiled = device == "cuda" if model.compile is None else model.compile
     use_adapters(policy.model, **model.lora.model_dump() if model.lora else {})

@@ -210,7 +210,7 @@ def _load(folder: Path, gguf: str | None, trust: bool, empty: bool) -> tuple[Any
         with hush:
             tokenizer: Any = AutoTokenizer.from_pretrained(where, **extra)
             if empty:
-                return tokenizer, _empty_model(where, trust)
+                return tokenizer, _empty_model(where, extra)
             model, info = AutoModelForCausalLM.from_pretrained(
                 base or where, output_loading_info=True, **exact, **extra
             )
@@ -226,16 +226,17 @@ def _load(folder: Path, gguf: str | None, trust: bool, empty: bool) -> tuple[Any
     return tokenizer, model
 
 
-def _empty_model(where: str, trust: bool) -> Any:
+def _empty_model(where: str, extra: dict[str, Any]) -> Any:
     """The model without its weights; buffers, which follow from its configuration, are real."""
-    config = AutoConfig.from_pretrained(where, trust_remote_code=trust)
+    config, trust = AutoConfig.from_pretrained(where, **extra), extra["trust_remote_code"]
     with init_empty_weights(include_buffers=False):
         model = AutoModelForCausalLM.from_config(
             config, dtype=torch.float32, trust_remote_code=trust
         )
     model.tie_weights()  # again: each weight that was put on the meta device became another one
-    with suppress(OSError):  # not every model has one
-        model.generation_config = GenerationConfig.from_pretrained(where)
+    if "gguf_file" not in extra:  # beside which transformers reads no other
+        with suppress(OSError):  # not every model has one
+            model.generation_config = GenerationConfig.from_pretrained(where)
     return model
 
 
