@@ -101,7 +101,7 @@ def make_models(folder: Path) -> dict[str, dict]:
 
 @pytest.mark.parametrize(
     ("sharded", "names"),
-    [("FSDP2", ["untied", "tied", "folder"])],
+    [("FSDP2", ["untied", "tied", "adapters"])],
     ids=["FSDP2"],
 )
 def test_the_first_rank_alone_reads_and_all_have_its_model(tmp_path, sharded, names):

@@ -210,11 +210,12 @@ def _load(folder: Path, gguf: str | None, trust: bool, empty: bool) -> tuple[Any
         with hush:
             tokenizer: Any = AutoTokenizer.from_pretrained(where, **extra)
             if empty:
-                return tokenizer, _empty_model(where, extra)
-            model, info = AutoModelForCausalLM.from_pretrained(
-                base or where, output_loading_info=True, **exact, **extra
-            )
-            check_loaded(shown, info)
+                model = _empty_model(base or where, extra)
+            else:
+                model, info = AutoModelForCausalLM.from_pretrained(
+                    base or where, output_loading_info=True, **exact, **extra
+                )
+                check_loaded(shown, info)
             if base:  # in two steps: transformers would forget what it found of the model
                 check_loaded(where, model.load_adapter(where).to_dict())
     except UserError:
