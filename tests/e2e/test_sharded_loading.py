@@ -26,7 +26,7 @@ RANK = """
 import sys, torch
 from sps.build import make_policy
 from sps.config.load import load_recipe
-from sps.policy import sharding
+from sps.policy import deepspeed, sharding
 from sps.policy.sharding import local
 from sps.ranks import join_ranks, materialise, whole
 
@@ -37,7 +37,7 @@ def noted(*given):
     materialise(*given)
     undivided.append(held())
 
-sharding.materialise = noted
+sharding.materialise = deepspeed.materialise = noted
 folder, *recipes = sys.argv[1:]
 ranks, left = join_ranks("cpu"), []
 for recipe in recipes:
@@ -101,8 +101,8 @@ def make_models(folder: Path) -> dict[str, dict]:
 
 @pytest.mark.parametrize(
     ("sharded", "names"),
-    [("FSDP2", ["untied", "tied", "adapters"])],
-    ids=["FSDP2"],
+    [("FSDP2", ["untied", "tied", "adapters"]), ("DeepSpeed", ["untied", "tied", "folder"])],
+    ids=["FSDP2", "DeepSpeed"],
 )
 def test_the_first_rank_alone_reads_and_all_have_its_model(tmp_path, sharded, names):
     if "adapters" in names:
