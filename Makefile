@@ -26,7 +26,7 @@ test-8bit: $(READY)
 
 test-deepspeed: $(READY)
 	$(BIN)/python -m pip install --quiet --editable ".[deepspeed]"
-	$(BIN)/python -m pytest tests/e2e/test_ranks.py -k DeepSpeed
+	$(BIN)/python -m pytest tests/e2e/test_ranks.py tests/e2e/test_sharded_loading.py -k DeepSpeed
 
 check: $(READY)
 	$(BIN)/ruff format --check src tests bench examples

@@ -36,7 +36,7 @@ from sps.policy.load import (
 )
 from sps.policy.meter import Probe
 from sps.policy.placement import round_frozen, share_frozen
-from sps.policy.sharding import shard
+from sps.policy.sharding import receive, shard
 from sps.policy.update import Budget, make_optimizer
 from sps.ranks import ALONE, Ranks
 from sps.rollout import RolloutEngine
@@ -131,8 +131,8 @@ def make_policy(recipe: Recipe, path: str | None = None, ranks: Ranks = ALONE) -
     place = "cpu" if ranks.sharded else device
     dtype = pick_dtype(model.dtype, device)
     # One rank reads the weights and sends the others their shards.
+    empty = ranks.sharded and not ranks.main
     where = path or str(model.path)
-    empty = ranks.sharded and not (ranks.main or ranks.deepspeed or gguf or where.endswith(".gguf"))
     policy = load_policy(where, gguf, dtype, place, model.trust_remote_code, empty)
     compiled = device == "cuda" if model.compile is None else model.compile
     use_adapters(policy.model, **model.lora.model_dump() if model.lora else {})
@@ -233,6 +233,7 @@ def _make_run(
         reference = make_policy(recipe, ranks=ranks).scorer.requires_grad_(False)
         round_frozen(reference.model)
         if ranks.deepspeed:  # which has one model to divide
+            receive(reference, ranks)
             reference.to(ranks.accelerator.device)
         else:
             shard(reference, ranks)

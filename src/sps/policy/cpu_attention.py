@@ -21,10 +21,11 @@ _LONGEST = 128  # tokens; beyond, torch's kernel is as fast and holds no [L, L] 
 
 
 def use_short(model: Any) -> None:
-    """For a model on a CPU that would use torch's kernel; longer sequences still do."""
+    """For a model on a CPU that would use torch's kernel; longer sequences still do. One without
+    weights computes as that of the rank which will send them."""
     config = model.config
     plain = config.model_type in _FAMILIES and config._attn_implementation == "sdpa"
-    if model.device.type == "cpu" and plain:
+    if model.device.type in ("cpu", "meta") and plain:
         config._attn_implementation = NAME
 
 

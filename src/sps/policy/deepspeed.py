@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sps.errors import UserError
 from sps.policy.logprobs import Scorer
-from sps.ranks import Ranks
+from sps.ranks import Ranks, materialise
 
 _CONFIG = {
     "train_micro_batch_size_per_gpu": 1,  # it wants one; batches are ours
@@ -39,6 +39,11 @@ def start(scorer: Scorer, ranks: Ranks) -> Any:
             "sps-rl[deepspeed]"
         ) from None
     deepspeed.init_distributed("nccl" if device == "cuda" else "gloo", auto_mpi_discovery=False)
+    # zero.Init sends the first rank's weights and divides them: by layers, so that no other rank
+    # ever holds more than its parts and one layer.
+    for part in (*scorer.model.base_model.layers, scorer):
+        materialise(part, ranks.accelerator.device)
+        deepspeed.zero.Init(module=part, config_dict_or_path=_CONFIG)
     weights: list[Any] = [w for w in scorer.parameters() if w.requires_grad]
     idle = torch.optim.SGD(weights, lr=0.0)
     engine, *_ = deepspeed.initialize(

@@ -210,11 +210,12 @@ def _load(folder: Path, gguf: str | None, trust: bool, empty: bool) -> tuple[Any
         with hush:
             tokenizer: Any = AutoTokenizer.from_pretrained(where, **extra)
             if empty:
-                return tokenizer, _empty_model(where, trust)
-            model, info = AutoModelForCausalLM.from_pretrained(
-                base or where, output_loading_info=True, **exact, **extra
-            )
-            check_loaded(shown, info)
+                model = _empty_model(base or where, extra)
+            else:
+                model, info = AutoModelForCausalLM.from_pretrained(
+                    base or where, output_loading_info=True, **exact, **extra
+                )
+                check_loaded(shown, info)
             if base:  # in two steps: transformers would forget what it found of the model
                 check_loaded(where, model.load_adapter(where).to_dict())
     except UserError:
@@ -226,16 +227,17 @@ def _load(folder: Path, gguf: str | None, trust: bool, empty: bool) -> tuple[Any
     return tokenizer, model
 
 
-def _empty_model(where: str, trust: bool) -> Any:
+def _empty_model(where: str, extra: dict[str, Any]) -> Any:
     """The model without its weights; buffers, which follow from its configuration, are real."""
-    config = AutoConfig.from_pretrained(where, trust_remote_code=trust)
+    config, trust = AutoConfig.from_pretrained(where, **extra), extra["trust_remote_code"]
     with init_empty_weights(include_buffers=False):
         model = AutoModelForCausalLM.from_config(
             config, dtype=torch.float32, trust_remote_code=trust
         )
     model.tie_weights()  # again: each weight that was put on the meta device became another one
-    with suppress(OSError):  # not every model has one
-        model.generation_config = GenerationConfig.from_pretrained(where)
+    if "gguf_file" not in extra:  # beside which transformers reads no other
+        with suppress(OSError):  # not every model has one
+            model.generation_config = GenerationConfig.from_pretrained(where)
     return model
 
 

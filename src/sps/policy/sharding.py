@@ -40,18 +40,18 @@ def shard(scorer: Scorer, ranks: Ranks) -> Any:
     }
     again = os.environ.get("FSDP_RESHARD_AFTER_FORWARD", "true").lower() == "true"
     for layer in scorer.model.base_model.layers:
-        _receive(layer, ranks)
+        receive(layer, ranks)
         fully_shard(layer, reshard_after_forward=again, **how)
     # Embeddings, norm and head, which may share weights.
-    _receive(scorer, ranks)
+    receive(scorer, ranks)
     fully_shard(scorer, reshard_after_forward=True, **how)
     return scorer
 
 
 @torch.no_grad()
-def _receive(module: Any, ranks: Ranks) -> None:
-    """The first rank's weights of a module that is about to be sharded, on every rank: so no other
-    rank ever holds more than its shards and one layer."""
+def receive(module: Any, ranks: Ranks) -> None:
+    """The first rank's weights of a module, on every rank. Called for one layer after another as
+    they are sharded, so that no other rank ever holds more than its shards and one layer."""
     device = ranks.accelerator.device
     materialise(module, device)
     for weight in module.parameters():
