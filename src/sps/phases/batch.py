@@ -67,6 +67,11 @@ def shaped(algorithm: Algorithm, groups: list[Group], limit: int) -> list[Group]
     ]
 
 
+def unshaped(group: Group) -> Group:
+    """A group with the rewards of its verdicts."""
+    return [replace(rollout, reward=rollout.verdict.reward) for rollout in group]
+
+
 def outcomes(groups: Sequence[Group], dtype: torch.dtype) -> Outcomes:
     """What an advantage or a shaping reads of groups of one size."""
     return Outcomes(

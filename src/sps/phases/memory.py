@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, zip_longest
 
 import numpy as np
 import torch
@@ -148,11 +148,12 @@ def _known(memory: Memory, settings: MemoryConfig, problem: str, step: int) -> l
 def _within(of_problem: list[list[Remembered]], tokens: int) -> list[Remembered]:
     """One of each problem in turn, until the tokens are used up."""
     taken: list[Remembered] = []
-    for turn in range(max(map(len, of_problem), default=0)):
-        for known in of_problem:
-            if turn < len(known) and len(known[turn].ids) <= tokens:
-                taken.append(known[turn])
-                tokens -= len(known[turn].ids)
+    for turn in zip_longest(*of_problem):
+        for rollout in filter(None, turn):
+            tokens -= len(rollout.ids)
+            if tokens < 0:  # to go on with shorter ones would favour short answers
+                return taken
+            taken.append(rollout)
     return taken
 
 

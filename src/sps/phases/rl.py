@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sps.algo.rl import Terms, engine_gap, entropy_bonus, policy_loss, truncated_weight
 from sps.algo.table import algorithm_of
-from sps.phases.batch import Batch, filled, make_batch, shaped
+from sps.phases.batch import Batch, filled, make_batch, shaped, unshaped
 from sps.phases.memory import MEMORY_SECONDS, memory_metrics, recall
 from sps.phases.problems import disagrees, next_problems, sampling_metrics
 from sps.phases.run import Run
@@ -48,6 +48,8 @@ def rl_phase(run: Run, phase: Phase) -> Iterator[tuple[int, Metrics, bool]]:
             groups, metrics = draw_groups(run, step, run.recipe.rollout.prompts * rounds)
         drawn = time.perf_counter() - began
         verify, remember = metrics.pop("seconds/verify"), metrics.pop(MEMORY_SECONDS, 0.0)
+        if rounds > 1:  # of a step, as the seconds are
+            metrics |= {name: metrics[name] / rounds for name in ("groups", "tokens")}
         shares = list(_shares(groups, rounds))
         began = time.perf_counter()
         olds, halved = _before_the_steps(run, step, shares)
@@ -86,6 +88,8 @@ def draw_groups(run: Run, step: int, count: int) -> tuple[list[Group], Metrics]:
         useful += [group for group in fresh if disagrees(group)]
         if len(useful) >= count or not resample:
             break
+    if resample:  # what fills the batch up teaches nothing: not the lengths of its answers either
+        drawn = [group if disagrees(group) else unshaped(group) for group in drawn]
     rollouts = [rollout for group in drawn for rollout in group]
     if run.ranks.main:
         run.store.append(step, rollouts)
@@ -270,7 +274,7 @@ def _rollout(
 
 def _shares(groups: list[Group], rounds: int) -> Iterator[list[Group]]:
     for i in range(rounds):
-        yield groups[i * len(groups) // rounds : (i + 1) * len(groups) // rounds]
+        yield groups[i::rounds]  # the groups that fill a batch up stand last: some for each
 
 
 def _rows(run: Run, rollouts: Sequence[Rollout | Remembered], budget: int) -> Iterator[Rows]:

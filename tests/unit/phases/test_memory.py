@@ -88,11 +88,12 @@ def test_any_problem_may_come_first_whatever_order_they_came_in(memory):
     ]
 
 
-def test_a_rollout_that_does_not_fit_leaves_room_for_a_shorter_one():
+def test_the_first_that_does_not_fit_is_the_end_so_that_short_ones_are_not_favoured():
     memory = Memory(lambda problem, ids: str(ids[0]), True)
-    for problem, length in (("long", 9), ("short", 4)):
+    for problem, length in (("first", 4), ("long", 9), ("short", 4)):
         memory.keep(remembered(problem, 1, length=length))
-    assert chosen(memory, ["long", "short"], tokens=8) == [("short", 1)]
+    assert chosen(memory, ["first", "long", "short"], tokens=12) == [("first", 1)]
+    assert len(chosen(memory, ["first", "long", "short"], tokens=17)) == 3
 
 
 def test_tokens_are_shared_out_over_the_problems(memory):

@@ -9,7 +9,8 @@ from made_run import open_made_run, save_model
 
 from sps.data.sampler import Sampler
 from sps.phases.problems import make_difficulty, next_problems
-from sps.phases.rl import draw_groups
+from sps.phases.rl import draw_groups, rl_phase
+from sps.phases.schedule import Phase
 from sps.store.difficulty import Difficulty
 from sps.types import Problem
 
@@ -70,3 +71,27 @@ def test_dapo_draws_again_for_other_problems_and_learns_how_hard_all_of_them_are
     run.start = 11
     assert make_difficulty(run).weight_N.tolist() != again.weight_N.tolist()
     run.close()
+
+
+def test_groups_that_fill_a_batch_up_teach_nothing_and_are_shared_out_over_the_steps(tmp_path):
+    """With a punishment of length, right answers of other lengths would differ in reward."""
+    save_model(tmp_path / "model")
+    how = {"type": "dapo", "max_resample_times": 1, "soft_cache_length": 7}
+    changes = {"rl__algorithm": {**how, "steps_per_generation": 3}, "rollout__n": 2}
+    run, _ = open_made_run(tmp_path / "model", tmp_path / "run", **changes)
+    steps = [metrics for _, metrics, _ in rl_phase(run, Phase(1, 1, 1, 3))]
+    table = run.store.read(1, 1).to_pylist()
+    run.close()
+    groups: dict[int, list] = {}
+    for row in table:
+        groups.setdefault(row["group"], []).append(row)
+    alike = [g for g in groups.values() if len({row["verdict"] == "correct" for row in g}) == 1]
+    apart = [g for g in groups.values() if g not in alike]
+    assert any(len({row["length"] for row in g}) > 1 for g in alike)
+    assert {row["reward"] for g in alike for row in g} <= {0.0, 1.0}
+    assert any(row["reward"] < 0 for g in apart for row in g)  # punished, where there is an order
+    used = [metrics["used"] * 4 for metrics in steps]  # groups that teach, of each step's four
+    assert sum(used) == sum(len({row["reward"] for row in g}) > 1 for g in apart) > 3
+    assert max(used) - min(used) <= 1
+    assert sum(metrics["tokens"] for metrics in steps) == sum(row["length"] for row in table)
+    assert sum(metrics["groups"] for metrics in steps) == len(groups)

@@ -225,18 +225,19 @@ class ByHand:
         assert [c[1].seed not in self.seeds for c in calls] == [True] * len(calls)
         self.seeds += [call[1].seed for call in calls]
         assert len(set(self.seeds)) == len(self.seeds)
+        for verdict, row in (pair for group in drawn for pair in group):
+            if again and not any(row is own for u in useful for _, own in u):
+                row.reward = verdict.reward  # not punished for its length: it teaches nothing
         self.stored(step, drawn)
         self.remember(step, drawn)
         dull = [g for g in drawn if not any(g is u for u in useful)]
         chosen = (useful + dull)[:count] if again else drawn
         rows = [[row for _, row in group] for group in chosen]
-        shares = [
-            rows[i * len(rows) // rounds : (i + 1) * len(rows) // rounds] for i in range(rounds)
-        ]
+        shares = [rows[i::rounds] for i in range(rounds)]
         with torch.no_grad():
             for row in (row for share in shares[1:] for group in share for row in group):
                 row.old, _ = self.learner.tokens(row.prompt, row.ids, self.rollout["temperature"])
-        return shares, self.told(drawn, chosen)
+        return shares, self.told(drawn, chosen, rounds)
 
     def base(self):
         """Of every training problem n rollouts, which are all that is ever remembered."""
@@ -337,7 +338,7 @@ class ByHand:
                 assert (r["length"], r["finished"]) == (len(row.ids), row.finished)
                 assert (r["policy_version"], r["kept"]) == (max(0, step - 1) + self.inverse, False)
 
-    def told(self, drawn, chosen):
+    def told(self, drawn, chosen, rounds):
         flat = [pair for group in drawn for pair in group]
         tokens = sum(len(row.ids) for _, row in flat)
         kinds = [verdict.kind for verdict, _ in flat]
@@ -345,6 +346,7 @@ class ByHand:
         told["reward"] = sum(v.reward for v, _ in flat) / len(flat)
         told["solved"] = sum(any(v.reward for v, _ in g) for g in drawn) / len(drawn)
         told["useful"] = sum(len({v.reward for v, _ in g}) > 1 for g in chosen) / len(chosen)
-        told |= {"groups": len(drawn), "tokens": tokens, "length": tokens / len(flat)}
+        told |= {"groups": len(drawn) / rounds, "tokens": tokens / rounds}
+        told["length"] = tokens / len(flat)
         told["logprob"] = pytest.approx(sum(sum(r.engine) for _, r in flat) / tokens, abs=1e-5)
         return told
