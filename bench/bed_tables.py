@@ -53,6 +53,31 @@ def shown(results: Path, bed: str, methods: list[str] | None = None) -> list[str
     return [f"| {' | '.join(row)} |" for row in rows]
 
 
+def ends(folder: Path, beds: dict[str, str], names: dict[str, str]) -> list[str]:
+    """Pass@1 / Pass@n of the base and of methods at their last step, one column a bed: means over
+    all seeds, in brackets how many. `METHOD@0.7`: a mix with so much of what was trained."""
+    rows = [["Pass@1 / Pass@128", *beds.values()], ["---"] * (len(beds) + 1)]
+    rows += [[shown] for shown in ["base", *names.values()]]
+    for bed in beds:
+        lines = known(folder / f"bed_{bed}.jsonl").values()
+        runs = [line for line in lines if line["bed"] == bed and line["ended"]]
+        rows[2].append(_mean(runs[:1], 0.0))
+        for row, name in zip(rows[3:], names, strict=True):
+            method, _, share = name.partition("@")
+            own = [run for run in runs if run["method"] == method]
+            row.append(f"{_mean(own, float(share or 1))} ({len(own)})" if own else "")
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def _mean(runs: list[dict[str, Any]], share: float) -> str:
+    """Pass@1 / Pass@n where a share of the steps is done."""
+    scores = []
+    for run in runs:
+        right_Q = np.array(run["right"][str(round(share * max(map(int, run["right"]))))])
+        scores.append([100 * pass_at_k(right_Q, run["n"], k).mean() for k in (1, run["n"])])
+    return " / ".join(f"{value:.1f}" for value in np.mean(scores, axis=0))
+
+
 def by_k(results: Path, bed: str, methods: list[str], seeds: range | None = None) -> list[str]:
     """Pass@k of the base and of methods at their last step, means over seeds, for every k."""
     paths = paths_of(results, bed, seeds)

@@ -12,9 +12,9 @@ memory's last weights mixed with the base's (with `memory`, one run makes both l
 runs those of TRIALS, as many for each method, `--best` says which had the largest area on
 validation problems, and `--tuned FILE` runs those.
 `python -m bench.beds BED --show [A,B]` prints Pass@k by step, `--by-k A,B` for every k, `--frontier
-METHOD` every method's frontier against that of one, `--markdown A,B` the table of docs/results_small.md,
-against the frontiers of A and B (`python -m bench.tables` writes it there); `--seeds` of these
-three leaves the others out. `--lines` prints the stored lines of some methods and seeds: a file
+METHOD` every method's frontier against that of one, `--markdown A,B` a table of docs/, against the
+frontiers of A and B (`python -m bench.tables` writes it there); `--seeds` of these three leaves the
+others out. `--lines` prints the stored lines of some methods and seeds: a file
 for `sps report`.
 """
 
@@ -77,7 +77,9 @@ def one(
         steps = {int(p.stem[-6:]): json.loads(p.read_text()) for p in _validations(folder)}
         line = {"bed": bed, "method": method, "seed": seed, "ended": code == 0}
         line["how"] = "ended" if code == 0 else "cut short" if code is None else "failed"
-        line |= {"seconds": round(time.time() - began, 1), "set": told.more}
+        places = ("model.path=", "task.data=")  # of one machine
+        line["seconds"] = round(time.time() - began, 1)
+        line["set"] = [item for item in told.more if not item.startswith(places)]
         if any(item.startswith("irl.memory.") for item in METHODS[method.split(":")[0]]):
             line["memory_share"] = _memory_share(folder)
         lines = [line | _right(steps, told.skip)] if method in names else []

@@ -1,4 +1,4 @@
-"""Tables in docs/ that are made from stored results, so that they cannot drift.
+"""Tables in README.md and docs/ that are made from stored results, so that they cannot drift.
 
 python -m bench.tables            writes them
 python -m bench.tables --check    exit code 1 where one is stale
@@ -11,6 +11,8 @@ Such a table stands between two comments. The first says what it is made of, the
 <!-- bench.beds BED --show -->               the same (also with names, A,B)
 <!-- bench.beds BED --by-k A,B -->           the same (also with --seeds A-B)
 <!-- bench.beds BED --best --results FILE --> the same
+<!-- ends: BED name; BED name | METHOD name; METHOD name -->
+                                             where methods end on some beds, with names to print
 <!-- FILE.json: A 1, A 2, A | B | C -->      paths of methods in docs/results/FILE.json, in the
                                              order of training; the first path is the reference
 <!-- FILE.json means: A, B | C, D -->        the same rule on stored means, C and D against A and B:
@@ -30,7 +32,7 @@ from typing import Any
 import numpy as np
 from typer.testing import CliRunner
 
-from bench.bed_tables import by_k, gap_cell, markdown, shown, trials_table
+from bench.bed_tables import by_k, ends, gap_cell, markdown, shown, trials_table
 from bench.beds import ROOT, seeds_of
 from sps.algo.frontier import envelope, frontier
 from sps.cli import app
@@ -40,6 +42,7 @@ _BED = re.compile(r"bench\.beds (\w+) --markdown (\S+)(?: --seeds (\S+))?")
 _TRIALS = re.compile(r"bench\.beds (\w+) --best --results (\S+)")
 _BY_K = re.compile(r"bench\.beds (\w+) --by-k (\S+)(?: --seeds (\S+))?")
 _SHOWN = re.compile(r"bench\.beds (\w+) --show(?: (\S+))?")
+_ENDS = re.compile(r"ends: ([^|]+) \| (.+)")
 _STORED = re.compile(r"(\w+\.json): (.+)")
 _MEANS = re.compile(r"(\w+\.json) means: (.+) \| (.+)")
 _DOCTOR = re.compile(r"sps doctor: (.+)")
@@ -63,6 +66,12 @@ def filled(text: str, root: Path = ROOT) -> str:
         elif bed := _SHOWN.fullmatch(found[1]):
             results = root / "bench" / "results" / f"bed_{bed[1]}.jsonl"
             lines = shown(results, bed[1], bed[2].split(",") if bed[2] else None)
+        elif asked := _ENDS.fullmatch(found[1]):
+            beds, names = (
+                dict(one.strip().split(" ", 1) for one in part.split(";"))
+                for part in asked.groups()
+            )
+            lines = ends(root / "bench" / "results", beds, names)
         elif stored := _STORED.fullmatch(found[1]):
             paths = [[name.strip() for name in path.split(",")] for path in stored[2].split("|")]
             lines = compared(root / "docs" / "results" / stored[1], paths)
@@ -150,7 +159,7 @@ def main() -> None:
     """Write the tables, or say whether one is stale."""
     stale = []
     os.chdir(ROOT)  # where recipes are
-    for page in sorted((ROOT / "docs").glob("*.md")):
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         text = page.read_text(encoding="utf-8")
         if (now := filled(text)) != text:
             stale.append(page.name)
