@@ -10,8 +10,8 @@ import torch
 
 from sps.commands.compare import show_results, summarise
 from sps.commands.jobs import Extra, Job, _gpus, _take_gpu, plan, run_extra, run_job
-from sps.commands.methods import by_name, make_extras
-from sps.config.load import dump_recipe, parse_recipe
+from sps.commands.methods import by_name, make_extras, sweep_recipe
+from sps.config.load import dump_recipe, load_recipe, parse_recipe
 from sps.errors import UserError
 from sps.evaluation.scores import count_scores
 from sps.reporting.style import spelled
@@ -182,12 +182,117 @@ def test_recipes_that_cannot_be_compared_are_refused(trees, message):
         by_name([parse_recipe(tree, "test") for tree in trees])
 
 
+def pair(one, other):
+    """Two recipes that are compared."""
+    trees = [{**one, "name": "a"}, {**other, "name": "b"}]
+    return by_name([parse_recipe(tree, "test") for tree in trees])
+
+
 def test_what_leaves_the_test_questions_alone_may_differ():
     task = {"type": "math", "data": "x"}
     for more in ({"benchmarks": ["aime24"]}, {}):
-        one, two = {**task, **more}, {**task, **more, "subset": 100, "template": "plain"}
-        trees = [{"name": "a", "task": one}, {"name": "b", "task": two}]
-        assert list(by_name([parse_recipe(tree, "test") for tree in trees])) == ["a", "b"]
+        other = {**task, **more, "subset": 100, "overlap": "drop", "time_limit": 9}
+        assert list(pair({"task": {**task, **more}}, {"task": other})) == ["a", "b"]
+
+
+MATH = {"type": "math", "data": "x", "benchmarks": ["aime24"]}
+OWN = {"type": "python", "data": "x", "benchmarks": ["aime24"], "path": "a.py"}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "message"),
+    [
+        ({}, {"model": {"path": "x/y"}}, r"model\.path differs \(None of a, x/y of b\)"),
+        (
+            {"model": {"path": "x", "gguf": "4.gguf"}},
+            {"model": {"path": "x", "gguf": "8.gguf"}},
+            r"model\.gguf differs \(4\.gguf of a, 8\.gguf of b\)",
+        ),
+        (
+            {"model": {"dtype": "float32"}},
+            {"model": {"dtype": "bfloat16"}},
+            r"model\.dtype differs \(float32 of a, bfloat16 of b\)",
+        ),
+        (
+            {},
+            {"model": {"base": {"steps": 9}}},
+            r"model\.base\.steps differs \(3000 of a, 9 of b\)",
+        ),
+        ({}, {"rollout": {"engine": "vllm"}}, r"rollout\.engine differs"),
+        ({}, {"rollout": {"max_new_tokens": 9}}, r"rollout\.max_new_tokens differs \(20 of a, 9"),
+        (
+            {},
+            {"evaluation": {"temperature": 0.7}},
+            r"evaluation\.temperature differs \(1\.0 of a, 0",
+        ),
+        ({}, {"evaluation": {"top_p": 0.9}}, r"evaluation\.top_p differs"),
+        ({}, {"evaluation": {"top_k": 9}}, r"evaluation\.top_k differs"),
+        (
+            {},
+            {"evaluation": {"seed": 9}},
+            r"evaluation\.seed differs \(12345 of a, 9 of b\).* --out",
+        ),
+        (
+            {"task": MATH},
+            {"task": {**MATH, "template": "r1"}},
+            r"task\.template differs .* r1 of b",
+        ),
+        ({"task": MATH}, {"task": {**MATH, "instruction": "Go."}}, r"task\.instruction differs"),
+        ({"task": MATH}, {"task": {**MATH, "system": "Go."}}, r"task\.system differs"),
+        (
+            {"task": MATH},
+            {"task": {**MATH, "examples": [{"question": "1?", "answer": "1"}]}},
+            r"task\.examples differs",
+        ),
+        ({"task": MATH}, {"task": {**MATH, "cut": "judge"}}, r"--set task\.cut=\.\.\."),
+        ({"task": OWN}, {"task": {**OWN, "right": 0.5}}, r"task\.right differs"),
+        ({"task": OWN}, {"task": {**OWN, "path": "b.py"}}, r"task\.path differs"),
+    ],
+)
+def test_methods_have_one_base(one, other, message):
+    with pytest.raises(UserError, match=message):
+        pair(one, other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"model": {"path": "x/y"}}, {"model": {"path": "./x/y/", "base": {"steps": 9}}}),
+        ({"model": {"path": "x/y"}}, {"model": {"path": os.path.abspath("x/y")}}),
+        ({"model": {"dtype": "float32"}}, {}),  # what auto is on a CPU
+        ({"model": {"path": "x"}}, {"model": {"path": "x", "lora": {}, "checkpointing": True}}),
+        ({}, {"rollout": {"n": 4, "temperature": 0.9}, "checkpoint": {"mix": 0.3}, "seed": 3}),
+        ({}, {"evaluation": {"every": 7, "validation_n": 9, "select": "paper"}}),
+        ({"task": OWN}, {"task": {**OWN, "path": "./a.py"}}),
+    ],
+)
+def test_what_is_no_matter_to_the_base_may_differ(one, other):
+    assert list(pair(one, other)) == ["a", "b"]
+
+
+def test_a_sweep_of_what_the_base_depends_on_is_refused(tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_text("name: a\n")
+    assert len(by_name(sweep_recipe(path, [], "irl.reach=0.2,0.4"))) == 2
+    message = r"temperature differs \(0\.7 of a temperature=0\.7, 1\.0 of a temperature=1\.0\)"
+    with pytest.raises(UserError, match=message):
+        by_name(sweep_recipe(path, [], "evaluation.temperature=0.7,1.0"))
+
+
+SHIPPED = Path(__file__).parents[2] / "recipes"
+
+
+@pytest.mark.parametrize(
+    "families",
+    ["demo/* rivals/*", "countdown/*", "gsm8k/smollm2_*", "gsm8k/qwen_*"]
+    + [
+        f"paper/{name}_*"
+        for name in ("qwen2.5-math-1.5b", "qwen2.5-math-7b", "r1-distill-qwen-1.5b")
+    ],
+)
+def test_shipped_recipes_of_one_base_are_compared(families):
+    paths = [p for family in families.split() for p in sorted(SHIPPED.glob(f"{family}.yaml"))]
+    assert len(by_name([load_recipe(path) for path in paths])) == len(paths) > 1
 
 
 def extras(early, hot="", mix="", **tree):

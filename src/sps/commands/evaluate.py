@@ -115,6 +115,7 @@ class _Eval:
     folder: Path
     regrade_only: bool
     ranks: Ranks  # each draws and judges its share
+    judged: dict[str, dict[str, str]]  # what verdicts depend on, by benchmark
 
 
 def run_eval(
@@ -137,7 +138,8 @@ def run_eval(
         warn_of_trained(settings.model, part.name, part.problems)
     folder = out or default_folder(settings.model)
     settings = ranks.broadcast(lambda: _resolved(settings, machinery, folder, regrade_only))
-    run = _Eval(settings, machinery, parts, folder, regrade_only, ranks)
+    judged = _judged(parts, machinery.cut)
+    run = _Eval(settings, machinery, parts, folder, regrade_only, ranks, judged)
     claimed = ranks.broadcast(lambda: _take(run))
     if regrade_only:
         _regrade(run)
@@ -199,9 +201,12 @@ def _take(run: _Eval) -> dict[str, Any]:
     """Hold the folder; returns what its eval.json says. Another evaluation there is refused."""
     asked = {
         **asdict(run.settings),
-        "cut": {part.name: run.machinery.cut for part in run.parts},
+        **run.judged,
         "right": run.machinery.right,
-        "questions": {part.name: _digest(part.problems) for part in run.parts},
+        "questions": {
+            part.name: _digest(json.dumps([[p.id, p.question] for p in part.problems]))
+            for part in run.parts
+        },
     }
     claim(run.folder, asked, run.regrade_only)  # refused before anything is made
     try:
@@ -209,8 +214,6 @@ def _take(run: _Eval) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"{run.folder}: cannot be written ({error.strerror}); see --out") from None
     claimed = claim(run.folder, asked, run.regrade_only)
-    for part in run.parts if run.regrade_only else ():
-        _check_complete(run.folder, part, run.settings.n)
     keep(run.folder, claimed)
     return claimed
 
@@ -251,8 +254,11 @@ def _job(run: _Eval, part: Part) -> Iterator[EvalJob]:
 def _write(run: _Eval, claimed: dict[str, Any]) -> dict[str, Any]:
     """Count, write and say what is found."""
     cut, n = run.machinery.cut, run.settings.n
-    cuts = {part.name: cut for part in run.parts}  # of their verdicts, now that all are made
-    keep(run.folder, {**claimed, "cut": {**claimed["cut"], **cuts}})
+    whole = {key: {**claimed[key], **now} for key, now in run.judged.items()}
+    keep(run.folder, {**claimed, **whole})  # true of all verdicts, now that they are made
+    # Not before: an evaluation that was stopped has to be judged again to go on.
+    for part in run.parts if run.regrade_only else ():
+        _check_complete(run.folder, part, n)
     rows = {part.name: part.stored(run.folder, n) for part in run.parts}
     scores = {part.name: _count(part, n, rows[part.name]) for part in run.parts}
     about = {key: claimed[key] for key in asdict(run.settings)} | {"cut": cut}
@@ -328,13 +334,31 @@ def _check_complete(folder: Path, part: Part, n: int) -> None:
     shown = ", ".join(bare[:3]) + (f" and {len(bare) - 3} more" if len(bare) > 3 else "")
     hint = f"give --n {whole}, which every question has" if whole else f"there are none of {shown}"
     raise UserError(
-        f"--regrade: {folder} has not all {n} samples of {len(lacking)} questions of {part.name}: "
-        f"{hint}; or draw them first, without --regrade and with the settings they had"
+        f"--regrade: what is stored is judged, but {folder} has not all {n} samples of "
+        f"{len(lacking)} questions of {part.name}: {hint}; or draw them now, without --regrade"
     )
 
 
-def _digest(problems: Sequence[Problem]) -> str:
-    text = json.dumps([[p.id, p.question] for p in problems])
+def _judged(parts: Sequence[Part], cut: str) -> dict[str, dict[str, str]]:
+    """Taken before any verdict is made: a file may be changed while its judge is at work."""
+    return {
+        "cut": {part.name: cut for part in parts},
+        "answers": {part.name: _digest(_golds(part)) for part in parts},
+        "judge": {
+            part.name: f"{source.name} {hashlib.sha256(source.read_bytes()).hexdigest()[:16]}"
+            for part in parts
+            if (source := part.task.source)
+        },
+    }
+
+
+def _golds(part: Part) -> str:
+    """As a judge reads them; a judge of the user's own may read any column."""
+    own = part.task.source is not None
+    return repr([(p.id, p.answer, dict(p.meta) if own else {}) for p in part.problems])
+
+
+def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

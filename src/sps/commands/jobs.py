@@ -206,7 +206,7 @@ def run_extra(job: Job) -> Summaries:
 
 
 # What the scores of an untrained policy depend on.
-_MEASURED = {
+MEASURED: dict[str, Any] = {
     "model": True,
     "task": True,
     "rollout": {"engine", "max_new_tokens"},
@@ -218,7 +218,7 @@ def refuse_other(job: Job) -> None:
     """What a job's folder holds must be of its recipe: the result of another is not its result."""
     if not any((job.folder / name).exists() for name in (RESULT, RECORD)):
         return
-    only = None if job.train or job.extras else _MEASURED
+    only = None if job.train or job.extras else MEASURED
     before, now = load_recipe(job.folder / RECIPE), job.recipe
     changed = [*differences(before.model_dump(include=only), now.model_dump(include=only))]
     if changed:

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
-from sps.commands.jobs import Extra, saved_steps
+from sps.commands.jobs import MEASURED, Extra, saved_steps
 from sps.commands.mix import parse_shares
 from sps.config.load import load_recipe
-from sps.config.recipe import Recipe
+from sps.config.recipe import BaseTraining, Recipe
 from sps.errors import UserError
 
 # Keys of a task that leave its test questions as they are.
 _ELSE = {"subset", "overlap", "template", "instruction", "system", "examples", "cut"}
 _ELSE |= {"time_limit", "workers"}
+# Keys that decide what the base samples on them, and its scores. Not all of `model`: adapters begin
+# as nothing, and how it is trained or where it is held is no matter to an untrained one.
+_OF_BASE = [
+    *("model.path", "model.gguf", "model.dtype"),
+    *(f"model.base.{key}" for key in BaseTraining.model_fields),
+    *(f"{group}.{key}" for group in ("rollout", "evaluation") for key in sorted(MEASURED[group])),
+    *("task.template", "task.instruction", "task.system", "task.examples"),
+    *("task.cut", "task.right", "task.path", "task.module"),
+]
 
 
 def sweep_recipe(path: Path, overrides: list[str], sweep: str) -> list[Recipe]:
@@ -51,10 +61,6 @@ def by_name(recipes: list[Recipe]) -> dict[str, Recipe]:
         raise UserError(
             "a recipe has `name: base`, which is the untrained policy's; give it another"
         )
-    sizes = {recipe.evaluation.n: name for name, recipe in named.items()}
-    if len(sizes) > 1:
-        given = ", ".join(f"{n} of {name}" for n, name in sizes.items())
-        raise UserError(f"evaluation.n differs ({given}); compare with one: --set evaluation.n=128")
     unscored = next((recipe.name for recipe in recipes if not recipe.evaluation.final), None)
     if unscored is not None:
         raise UserError(
@@ -68,7 +74,36 @@ def by_name(recipes: list[Recipe]) -> dict[str, Recipe]:
             f"{recipes[0].name} and {recipes[odd].name} have other test questions (task."
             f"{', task.'.join(keys)}); compare methods on one task"
         )
+    _check_base(recipes)
     return named
+
+
+def _check_base(recipes: list[Recipe]) -> None:
+    """It is evaluated once, by one of the recipes: every method is compared with that."""
+    for key in _OF_BASE:
+        if key.startswith("model.base.") and all(recipe.model.path for recipe in recipes):
+            continue
+        found: dict[str, str] = {}
+        for recipe in recipes:
+            value = _value(recipe, key)
+            path = value and key.endswith(".path")  # ./a and a are one
+            alike = os.path.relpath(Path(value).expanduser()) if path else value
+            found.setdefault(repr(alike), f"{value!s:.80} of {recipe.name}")
+        found.pop(repr("auto"), None)  # what it stands for is known where the run is
+        if len(found) > 1:
+            raise UserError(
+                f"{key} differs ({', '.join(found.values())}), and the base, which every method is "
+                f"compared with, is evaluated once: give all the same with --set {key}=..., or "
+                "make a comparison of each, with an --out of its own"
+            )
+
+
+def _value(recipe: Recipe, key: str) -> Any:
+    """None where this type of task has no such key."""
+    node: Any = recipe
+    for part in key.split("."):
+        node = getattr(node, part, None)
+    return node
 
 
 def _test_set(recipe: Recipe) -> dict[str, Any]:

@@ -9,26 +9,32 @@ from typing import Any
 from sps.errors import UserError
 from sps.run.reading import read_json
 
-# More samples, more benchmarks and other gold answers go with what is there.
-_FREE = {"n", "questions", "cut"}
+# What verdicts depend on, with a value a benchmark: another is a matter of --regrade.
+_JUDGED = {
+    "cut": "is judged with --cut {was}",
+    "answers": "has verdicts by other gold answers than it has now",
+    "judge": "has verdicts of another judge ({was}, now {now})",
+}
+# More samples and more benchmarks go with what is there.
+_FREE = {"n", "questions", *_JUDGED}
+_OLDER: dict[str, Any] = {"right": 1.0, "answers": {}, "judge": {}}  # versions that kept no such
 _OF_WEIGHTS = {"model", "gguf", "dtype"}  # no matter to verdicts alone
 
 
 def claim(folder: Path, now: dict[str, Any], regrade_only: bool) -> dict[str, Any]:
     """What eval.json is to hold; a folder with another evaluation is refused, key by key.
 
-    `questions` and `cut` have a value a benchmark. While verdicts are made again with another cut
-    it is None there: if that is stopped, nobody knows which they have.
+    `questions` and what is judged by have a value a benchmark. While verdicts are made again by
+    another it is None there: if that is stopped, nobody knows which they have.
     """
     path = folder / "eval.json"
     if not path.exists():
         if regrade_only:
             raise UserError(f"--regrade: {folder} holds no evaluation; name its folder with --out")
         return now
-    before: dict[str, Any] = {"right": 1.0, **held(folder)}
+    before = {**_OLDER, **held(folder)}
     free = _FREE | (_OF_WEIGHTS if regrade_only else set())
     now = {**now, **({k: before[k] for k in _OF_WEIGHTS} if regrade_only else {})}
-    cuts = before["cut"]
     changed = [
         f"{k} ({before.get(k)}, now {now[k]})"
         for k in now
@@ -44,11 +50,14 @@ def claim(folder: Path, now: dict[str, Any], regrade_only: bool) -> dict[str, An
             f"{folder}: holds an evaluation with another {', '.join(changed)}; choose another "
             "folder with --out, or give the same settings to go on with it"
         )
-    other = {k: cuts[k] for k, cut in now["cut"].items() if cuts.get(k, cut) != cut}
-    if other and not regrade_only:
-        raise UserError(_other_cut(folder, other, now["cut"]))
-    questions = {**before["questions"], **now["questions"]}
-    return {**now, "questions": questions, "cut": {**cuts, **now["cut"], **dict.fromkeys(other)}}
+    found = {**now, "questions": {**before["questions"], **now["questions"]}}
+    for key in _JUDGED:
+        was = before[key]
+        other = [k for k, v in now[key].items() if was.get(k, None if regrade_only else v) != v]
+        if other and not regrade_only:
+            raise UserError(_other(folder, key, other[0], was, now))
+        found[key] = {**was, **now[key], **dict.fromkeys(other)}
+    return found
 
 
 def held(folder: Path) -> dict[str, Any]:
@@ -58,8 +67,8 @@ def held(folder: Path) -> dict[str, Any]:
         return {}
     try:
         found = read_json(path)
-        kinds = {"model": str, "dtype": str, "questions": dict, "cut": dict}
-        if not all(isinstance(found.get(name), kind) for name, kind in kinds.items()):
+        kinds = {"model": str, "dtype": str, "questions": dict, **dict.fromkeys(_JUDGED, dict)}
+        if not all(isinstance(found.get(k, _OLDER.get(k)), kind) for k, kind in kinds.items()):
             raise ValueError("it does not say what was evaluated")
         return found
     except (OSError, ValueError, AttributeError) as error:
@@ -81,10 +90,11 @@ def keep(folder: Path, held: dict[str, Any]) -> None:
         raise UserError(f"{folder}: cannot be written ({error.strerror}); see --out") from None
 
 
-def _other_cut(folder: Path, other: dict[str, str | None], asked: dict[str, str]) -> str:
-    name, cut = next(iter(other.items()))
-    how = f"is judged with --cut {cut}" if cut else "was being judged again when that was stopped"
+def _other(folder: Path, key: str, name: str, was: dict[str, Any], now: dict[str, Any]) -> str:
+    how = _JUDGED[key].format(was=was[name], now=now[key][name])
+    if was[name] is None:
+        how = "was being judged again when that was stopped"
     return (
-        f"{folder}: {name} {how}; judge it with --cut {asked[name]} by adding --regrade, or choose "
-        "another folder with --out"
+        f"{folder}: {name} {how}; judge it with --cut {now['cut'][name]} by adding --regrade, or "
+        "choose another folder with --out"
     )

@@ -2,6 +2,7 @@
 
 The options stand at the end of the question, one a line, as `A) ...` or `1) ...`. The last box
 counts; then what follows 'answer is' or 'Answer:'; then a reply that is no more than an option.
+Thoughts before `</think>` are read only where what follows them names no option.
 """
 
 from __future__ import annotations
@@ -123,7 +124,12 @@ def judge(problem: Problem, text: str, finished: bool = True, cut: str = "zero")
         return Verdict("truncated", 0.0, "cut off at the token limit", boxed[-1] if boxed else "")
     known = options(problem.question)
     labels = "".join(known) or LETTERS
-    label, why = _read(text[-_TAIL:], boxed[-1] if boxed else None, known, labels)
+    after = answers.after_thinking(text)
+    label, why = _read(after, known, labels) if after is not None else (None, "")
+    if (
+        label is None
+    ):  # a box that names no option is the last one here, too: no thought replaces it
+        label, why = _read(text, known, labels)
     if label is None:
         return Verdict("unparsed", 0.0, why)
     if label not in labels:
@@ -133,12 +139,11 @@ def judge(problem: Problem, text: str, finished: bool = True, cut: str = "zero")
     return Verdict("wrong", 0.0, "another option", label)
 
 
-def _read(
-    text: str, boxed: str | None, known: dict[str, str], labels: str
-) -> tuple[str | None, str]:
+def _read(text: str, known: dict[str, str], labels: str) -> tuple[str | None, str]:
     """The label an answer names, or why it names none."""
-    if boxed is not None:
-        return _from_phrase(boxed, known, labels)
+    text = text[-_TAIL:]
+    if boxed := answers.last_boxes(text):
+        return _from_phrase(boxed[-1], known, labels)
     for pattern in _STATED:
         stated = [m for m in pattern.finditer(text) if not _article(m.group(1), text[m.end() :])]
         if stated:

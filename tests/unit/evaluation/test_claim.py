@@ -16,7 +16,8 @@ def test_eval_json_is_read_or_one_sentence(tmp_path):
     path = tmp_path / "eval.json"
     path.write_text(json.dumps(WHOLE))
     assert held(tmp_path) == WHOLE
-    wrong = [{**WHOLE, "questions": 3}, {**WHOLE, "model": None}, {**WHOLE, "cut": "zero"}]
+    changes = {"questions": 3, "model": None, "cut": "zero", "answers": [], "judge": None}
+    wrong = [{**WHOLE, key: value} for key, value in changes.items()]
     for text in ["{", "[]", "3", "[" * 100_000, "\0", *map(json.dumps, wrong)]:
         path.write_text(text)
         with pytest.raises(UserError, match=r"eval\.json cannot be read .* --out$"):

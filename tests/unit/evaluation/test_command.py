@@ -239,6 +239,92 @@ def test_a_regrade_with_another_cut_that_is_stopped_has_to_be_finished(monkeypat
     assert run(monkeypatch, tmp_path / "e", data)[1].drawn == 0
 
 
+def test_other_gold_answers_are_a_matter_of_regrading(monkeypatch, tmp_path, data):
+    out, path = tmp_path / "e", tmp_path / "data" / "aime_2024.jsonl"
+    (tmp_path / "data" / "aime_2025.jsonl").write_text(path.read_text())
+    run(monkeypatch, out, data, bench="aime24,aime25")
+    path.write_text(path.read_text().replace('"answer": "0"', '"answer": "999"'))
+    refused = r"aime24 has verdicts by other gold answers than it has now; .* by adding --regrade"
+    for n in (4, 6):  # neither the old verdicts, nor a Pass@6 of old and new ones
+        with pytest.raises(UserError, match=refused):
+            run(monkeypatch, out, data, set={"n": n})
+    assert run(monkeypatch, out, data, bench="aime25")[1].drawn == 0  # as it was
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "regrade", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            run(patch, out, data, regrade_only=True)
+    with pytest.raises(UserError, match="aime24 was being judged again when that was stopped"):
+        run(monkeypatch, out, data)
+    assert "aime24: 4 verdicts changed" in run(monkeypatch, out, data, regrade_only=True)[2]
+    assert run(monkeypatch, out, data, set={"n": 6})[1].drawn == 12
+
+
+def test_an_evaluation_that_was_stopped_is_judged_again_and_goes_on(monkeypatch, tmp_path, data):
+    out, path = tmp_path / "e", tmp_path / "data" / "aime_2024.jsonl"
+    run(monkeypatch, out, data)
+    store = EvalStore(out / "aime24")
+    store.replace([r for r in store.read() if r["problem_id"] == "aime24/q0"])
+    path.write_text(path.read_text().replace('"answer": "0"', '"answer": "999"'))
+    with pytest.raises(UserError, match=r"gold answers than it has now; .* by adding --regrade"):
+        run(monkeypatch, out, data)
+    old = [r["verdict"] for r in store.read()]
+    with pytest.raises(UserError, match=r"is judged, but .* of 5 questions .*: there are none of"):
+        run(monkeypatch, out, data, regrade_only=True)
+    assert [r["verdict"] for r in store.read()] == old[::-1] != old
+    assert run(monkeypatch, out, data)[1].drawn == 20
+
+
+OWN = """
+def problems(split):
+    return [{"id": "q0", "question": "1 + 1?", "answer": "2", "unit": "kg"}]
+
+def judge(problem, text):
+    return text == "2"
+"""
+
+
+def test_another_judge_is_a_matter_of_regrading(monkeypatch, tmp_path, data):
+    out, path = tmp_path / "e", tmp_path / "mine.py"
+    bench = f"python:{path}"
+    path.write_text(OWN)
+    found, _, _ = run(monkeypatch, out, data, bench=bench)
+    assert found["benchmarks"][bench]["avg"][0] == 0
+    path.write_text(OWN.replace('text == "2"', '"boxed" in text'))
+    refused = r"mine\.py has verdicts of another judge \(mine\.py \w{16}, now mine\.py \w{16}\); "
+    with pytest.raises(UserError, match=refused + r".* by adding --regrade"):
+        run(monkeypatch, out, data, bench=bench)
+    found, _, said = run(monkeypatch, out, data, bench=bench, regrade_only=True)
+    assert f"{bench}: 4 verdicts changed" in said
+    assert run(monkeypatch, out, data, bench=bench)[0] == found
+
+
+def test_what_a_judge_of_ones_own_reads_of_a_row_is_a_gold_answer(monkeypatch, tmp_path, data):
+    path, rows = tmp_path / "mine.py", tmp_path / "rows.jsonl"
+    path.write_text(OWN.replace("def problems", "def others"))
+    row = {"id": "q0", "question": "1 + 1?", "answer": "2", "unit": "kg"}
+    rows.write_text(json.dumps(row))
+    bench = f"python:{path}:{rows}"
+    run(monkeypatch, tmp_path / "e", data, bench=bench)
+    assert run(monkeypatch, tmp_path / "e", data, bench=bench)[1].drawn == 0
+    rows.write_text(json.dumps(row | {"unit": "g"}))
+    with pytest.raises(UserError, match="has verdicts by other gold answers"):
+        run(monkeypatch, tmp_path / "e", data, bench=bench)
+
+
+def test_an_evaluation_of_a_version_that_kept_no_digest_goes_on(monkeypatch, tmp_path, data):
+    about = tmp_path / "e" / "eval.json"
+    for regrade_only in (False, True):
+        run(monkeypatch, tmp_path / "e", data)
+        whole = json.loads(about.read_text())
+        about.write_text(json.dumps({k: v for k, v in whole.items() if k not in OF_JUDGE}))
+        run(monkeypatch, tmp_path / "e", data, regrade_only=regrade_only)
+        assert json.loads(about.read_text()) == whole  # and is guarded from then on
+    assert run(monkeypatch, tmp_path / "e", data, set={"n": 6})[1].drawn == 12
+
+
+OF_JUDGE = ("answers", "judge", "right")
+
+
 def test_compare_refuses_what_is_not_comparable(monkeypatch, tmp_path, data):
     run(monkeypatch, tmp_path / "a", data)
     run(monkeypatch, tmp_path / "b", data, set={"limit": 3})

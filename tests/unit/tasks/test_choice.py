@@ -115,6 +115,27 @@ def test_a_long_run_of_signs_is_read_in_no_time(run):
     assert time.process_time() - began < 0.3
 
 
+@pytest.mark.parametrize(
+    ("text", "kind", "label"),
+    [
+        ("<think>The answer is C. Hmm, wait...</think>\n\nB", "correct", "B"),
+        ("<think>At first the answer is B. But no...</think>\n\nC", "wrong", "C"),
+        (r"<think>Maybe \boxed{B}? No.</think> The answer is C.", "wrong", "C"),
+        (r"<think>Maybe \boxed{C}? No.</think> **B) a cat**", "correct", "B"),
+        ("<think>One.</think> C <think>The answer is C, no.</think> B", "correct", "B"),
+        ("<think>The answer is B.</think>", "correct", "B"),
+        ("<think>The answer is B.</think> That is all.", "correct", "B"),
+        # An answer that names no option is not replaced by a guess from the thoughts.
+        (r"<think>\boxed{B} or so.</think> \boxed{}", "unparsed", ""),
+        (r"<think>\boxed{B} or so.</think> \boxed{A, B}", "unparsed", ""),
+        (r"<think>The answer is B.</think> \boxed{a horse}", "unparsed", ""),
+    ],
+)
+def test_a_thought_counts_only_where_no_option_is_named_after_it(text, kind, label):
+    verdict = judge(FOUR, text)
+    assert (verdict.kind, verdict.answer) == (kind, label)
+
+
 def test_cut_off_is_truncated():
     assert judge(FOUR, r"\boxed{B}", finished=False).kind == "truncated"
     assert judge(FOUR, r"\boxed{B} and", finished=False, cut="judge").kind == "correct"

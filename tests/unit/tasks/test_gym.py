@@ -38,6 +38,19 @@ def test_its_own_verifier_judges(gym):
     assert gym.judge(problem, "so", False).kind == "truncated"
 
 
+def test_a_thought_counts_only_where_nothing_is_answered_after_it(gym):
+    problem = gym.problems("test")[0]
+    right, wrong = f"<answer>{problem.answer}</answer>", r"\boxed{99999}"
+    for text, kind in [
+        (f"<think>{right}? no</think> My answer: {wrong}", "wrong"),
+        (f"<think>{wrong}? no</think> {right}", "correct"),
+        (f"<think><answer>99999</answer>? no</think> \\boxed{{{problem.answer}}}", "correct"),
+        (f"<think>{right}</think> That is all.", "correct"),
+        (f"<think>{right}</think> <answer></answer>", "wrong"),  # an answer, and an empty one
+    ]:
+        assert gym.judge(problem, text, True).kind == kind, text
+
+
 def test_an_unknown_task_names_the_nearest():
     with pytest.raises(UserError, match="did you mean basic_arithmetic"):
         Gym("basic_arithmetics", {"train": 1}).problems("train")

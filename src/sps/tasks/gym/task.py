@@ -155,7 +155,7 @@ TYPE = TaskType(GymConfig, _make, _bench, generates=True, needs=("reasoning_gym"
 def make_judge(
     task: str, settings: dict[str, Any], cut: str = "zero", unsafe: bool = False
 ) -> Callable[[Problem, str, bool], Verdict]:
-    """The last <answer>...</answer> counts, or else the last box.
+    """The last <answer>...</answer> counts, or else the last box; of what follows </think> first.
 
     With `unsafe` an answer is scored only if it is plain mathematics, or the gold answer itself.
     """
@@ -165,9 +165,9 @@ def make_judge(
         data.score_answer(data[0]["answer"], data[0])
 
     def judge(problem: Problem, text: str, finished: bool) -> Verdict:
-        tagged = _TAG.findall(text)
-        boxed = answers.last_boxes(text)
-        given = tagged[-1].strip() if tagged else boxed[-1] if boxed else None
+        given = _given(answers.after_thinking(text) or "")
+        if given is None:
+            given = _given(text)
         if not finished and (cut == "zero" or given is None):
             return Verdict("truncated", 0.0, "cut off at the token limit", given or "")
         if given is None:
@@ -179,6 +179,11 @@ def make_judge(
         return Verdict(kind, float(kind == "correct"), f"score {score:.3g}", given)
 
     return judge
+
+
+def _given(text: str) -> str | None:
+    tagged, boxed = _TAG.findall(text), answers.last_boxes(text)
+    return tagged[-1].strip() if tagged else boxed[-1] if boxed else None
 
 
 def _check_safe(task: str, unsafe: bool) -> None:
