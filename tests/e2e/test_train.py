@@ -78,8 +78,8 @@ def test_every_algorithm_learns_something_finite_and_stores_it(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["grpo", "dapo", "gspo"])
 def test_reward_rises(name, tmp_path):
-    """192 samples a step: a mean has an error of 0.035, that of four 0.018. So 0.12 are three of the
-    difference's; with eight seeds GSPO gains 0.13 to 0.32."""
+    """192 samples a step: a mean has an error of 0.035, one of four steps 0.018. So 0.12 are three
+    of the difference's; with eight seeds GSPO gains 0.13 to 0.32."""
     rollout = {"prompts": 24, "n": 8, "max_new_tokens": 8}
     recipe = recipe_of(
         rl__algorithm=ALGORITHMS[name], rl__steps=16, rl__lr=5e-3, irl__steps=0, rollout=rollout

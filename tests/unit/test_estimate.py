@@ -111,7 +111,7 @@ def test_a_step_is_what_was_measured_on_an_h200():
 
 @pytest.mark.parametrize(("checkpointing", "measured"), [(False, 37.8), (True, 5.3)])
 def test_memory_of_a_pass_is_what_was_measured_on_an_h200(checkpointing, measured):
-    # docs/results_speed.md: one loss and its gradients above weights and gradients, 16 x 1024 tokens.
+    # docs/results_speed.md: a loss and its gradients above weights and gradients, 16 x 1024 tokens.
     parts = needs(recipe(1000, checkpointing=checkpointing), QWEN, prompt=24).parts
     assert (parts["activations"] + parts["output layer"]) / GIB == pytest.approx(measured, rel=0.12)
 

@@ -1,7 +1,7 @@
 """Memory and time of a recipe on one GPU or many: arithmetic, nothing is run.
 
-Constants of one GPU come from measured runs on an H200 (docs/results_speed.md). Rates between GPUs are
-from data sheets; nothing with more than one GPU was measured (docs/scaling.md).
+Constants of one GPU come from measured runs on an H200 (docs/results_speed.md). Rates between GPUs
+are from data sheets; nothing with more than one GPU was measured (docs/scaling.md).
 """
 
 from __future__ import annotations
