@@ -178,7 +178,8 @@ def restore(run: Run, checkpoint: Path) -> None:
         put_to_sleep(run.irl_optimizer, model.device)
     # After the other sleeps: a GPU may hold the moments of one alone.
     set_optimizer_state(model, run.optimizer, tensors["optimizer"])
-    prompts, completions = ([t.numpy() for t in part] for part in tensors["probe"])
+    # Copied, as all that is kept of trainer.pt: the disk gets no space back for a mapped file.
+    prompts, completions = ([t.numpy().copy() for t in part] for part in tensors["probe"])
     run.probe = make_probe_of(run, prompts, completions)
     forget(run)
     if checkpoint.name.startswith("step-"):
