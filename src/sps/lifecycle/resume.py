@@ -261,6 +261,6 @@ def _forget_evals(run: Run, steps: int) -> dict[int, Scores]:
 
 
 def _step(evaluation: str, steps: int) -> int:
-    """The step that an evaluation is of: in its name, as in validation-000100, or else the last."""
-    found = re.search(r"-(\d+)", evaluation)
+    """The step that an evaluation is of: in its name, as in mix-0.3-000100, or else the last."""
+    found = re.search(r"-(\d{6,})(?=-|$)", evaluation)
     return int(found[1]) if found else steps
