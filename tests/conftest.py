@@ -17,6 +17,7 @@ from sps.policy.embedded import make_tokenizer
 from sps.policy.load import Policy
 from sps.run import disk
 from sps.tasks.countdown import Countdown
+from sps.verify.pool import VerifierPool
 
 torch.set_num_threads(1)
 settings.register_profile("sps", deadline=None, derandomize=True)
@@ -76,6 +77,15 @@ def disk_calls(monkeypatch) -> list[str]:
 
     monkeypatch.setattr(disk, "sync", spy("sync", disk.sync))
     monkeypatch.setattr(Path, "unlink", spy("drop", Path.unlink))
+    return found
+
+
+@pytest.fixture
+def workers(monkeypatch) -> list[VerifierPool]:
+    """The pool of each worker that any pool has started, in place of another or not."""
+    found: list[VerifierPool] = []
+    start = VerifierPool._start
+    monkeypatch.setattr(VerifierPool, "_start", lambda pool: [found.append(pool), start(pool)])
     return found
 
 
