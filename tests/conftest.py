@@ -15,7 +15,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from sps.policy.embedded import make_tokenizer
 from sps.policy.load import Policy
+from sps.run import disk
 from sps.tasks.countdown import Countdown
+from sps.verify.pool import VerifierPool
 
 torch.set_num_threads(1)
 settings.register_profile("sps", deadline=None, derandomize=True)
@@ -63,6 +65,28 @@ def ragged():
     prompts = [rng.integers(1, 100, p).astype(np.int32) for p, _ in lengths]
     completions = [rng.integers(1, 100, c).astype(np.int32) for _, c in lengths]
     return prompts, completions
+
+
+@pytest.fixture
+def disk_calls(monkeypatch) -> list[str]:
+    """Which files are waited for until they are on the disk, and which are removed, in order."""
+    found: list[str] = []
+
+    def spy(word, real):
+        return lambda path, *more: [found.append(f"{word} {path.name}"), real(path, *more)][1]
+
+    monkeypatch.setattr(disk, "sync", spy("sync", disk.sync))
+    monkeypatch.setattr(Path, "unlink", spy("drop", Path.unlink))
+    return found
+
+
+@pytest.fixture
+def workers(monkeypatch) -> list[VerifierPool]:
+    """The pool of each worker that any pool has started, in place of another or not."""
+    found: list[VerifierPool] = []
+    start = VerifierPool._start
+    monkeypatch.setattr(VerifierPool, "_start", lambda pool: [found.append(pool), start(pool)])
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,8 @@ the fake, which promises all but what hangs on a model. vLLM's are in tests/with
 
 from __future__ import annotations
 
+import gc
+import weakref
 from copy import deepcopy
 from dataclasses import replace
 from importlib import import_module
@@ -100,9 +102,13 @@ def make_engine(request):
     return _make
 
 
+def make_native(model, max_rows=2048):
+    return NativeEngine(model, [EOS], PAD, max_rows)
+
+
 def make_copied(model, max_rows=2048):
     copy = deepcopy(model)
-    return CopiedEngine(NativeEngine(copy, [EOS], PAD, max_rows), copy)
+    return CopiedEngine(make_native(copy, max_rows), copy)
 
 
 @pytest.fixture(params=["native", "copied", "fake"])
@@ -432,6 +438,59 @@ def test_random_numbers_of_a_long_text_never_come_again():
     # And they hang on the place in the text alone.
     short = {c.sample: c.ids for c in engine.generate(requests, Sampling(3, 300, seed=5))}
     assert all((long[s][:300] == short[s]).all() for s in range(3))
+
+
+@pytest.mark.parametrize("make", [make_native, make_copied])
+@pytest.mark.parametrize("where", ["_prefill", "_step"])
+def test_where_memory_runs_out_samples_are_those_of_fewer_rows(model, make, where, monkeypatch):
+    requests, sampling = requests_of([4, 8, 60], n=6), Sampling(6, 50, seed=4)
+    fewer, real = collect(make(model, max_rows=4), requests, sampling), getattr(NativeEngine, where)
+
+    def short_of_memory(engine, first, second, *more):
+        if where == "_prefill":  # a wave and its rows
+            rows = len(first) * second.group
+        else:  # a cache and tokens; by then some rows have ended, and were handed out
+            rows = len(second) if first.filled > 10 else 0
+        if rows > 4:
+            raise torch.OutOfMemoryError
+        return real(engine, first, second, *more)
+
+    monkeypatch.setattr(NativeEngine, where, short_of_memory)
+    engine = make(model, max_rows=16)
+    same(fewer, collect(engine, requests, sampling))
+    assert engine.max_rows == 4
+
+
+def test_waves_and_draws_that_failed_hold_no_memory_when_the_next_begins(model, monkeypatch):
+    """Keys and values are most of it, and Python's search for cycles comes when it likes."""
+    caches, real = [], NativeEngine._prefill
+
+    def prefill(engine, *given):
+        assert [cache for cache in caches if cache()] == []
+        cache, logits = real(engine, *given)
+        caches.append(weakref.ref(cache))
+        if len(caches) < 3:
+            raise torch.OutOfMemoryError
+        return cache, logits
+
+    monkeypatch.setattr(NativeEngine, "_prefill", prefill)
+    gc.disable()
+    try:
+        collect(make_native(model, max_rows=16), requests_of([4, 60], n=4), Sampling(4, 20))
+    finally:
+        gc.enable()
+    assert len(caches) == 4
+
+
+def test_prompts_are_run_a_bounded_number_of_tokens_at_once(any_model, monkeypatch):
+    requests, sampling = requests_of([5, 33, 50, 41, 48], n=1), Sampling(1, 20, temperature=0)
+    whole = collect(make_native(any_model), requests, sampling)
+    passes, real = [], NativeEngine._prompts
+    count = lambda self, ids, cache: [passes.append(ids.numel()), real(self, ids, cache)][1]  # noqa: E731
+    monkeypatch.setattr(NativeEngine, "_prompts", count)
+    monkeypatch.setattr(attention, "PREFILL", 110)
+    same(whole, collect(make_native(any_model), requests, sampling))
+    assert passes == [100, 100, 50]
 
 
 @pytest.mark.parametrize("rows", [1, 7])

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from small_runs import (
@@ -195,6 +199,33 @@ def test_samples_of_a_base_that_was_being_compared_are_kept(tmp_path):
     texts = [row["text"] for row in EvalStore(store.folder).read()]
     assert len(texts) == len(rows)
     assert texts.count("drawn before") == 1
+
+
+def test_samples_of_mixes_go_by_the_step_in_their_name_and_not_by_their_share(tmp_path):
+    recipe = recipe_of(irl__steps=0)
+    with pytest.raises(Killed):
+        run(recipe, tmp_path / "run", listeners=[kill_at("rl", 5)])
+    names = ["mix-0.3-000004", "mix-0.3-000006", "mix-1e-05-000006-0.6", "test-000006-1"]
+    for name in names:
+        EvalStore(tmp_path / "run" / "evals" / name)
+    open_run(recipe, tmp_path / "run", resume=True)
+    assert [path.name for path in (tmp_path / "run" / "evals").iterdir()] == names[:1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("kept", [True, False], ids=["kept_optimizer", "fresh_optimizer"])
+def test_a_resumed_run_does_not_hold_the_optimizer_file_of_its_checkpoint(kept, tmp_path):
+    """Of a mapped file that is deleted the disk gets no space back while the run goes on."""
+    recipe = recipe_of(irl__optimizer_state="kept" if kept else "fresh")
+    with pytest.raises(Killed):
+        run(recipe, tmp_path / "run", listeners=[kill_at("rl", 5)])
+    this = open_run(recipe, tmp_path / "run", resume=True)
+    assert this.start == 4
+    assert this.optimizer.state
+    assert bool(this.irl_optimizer and this.irl_optimizer.state) == kept
+    gc.collect()  # what reads a checkpoint leaves cycles
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    assert [line for line in maps if "trainer.pt" in line and str(tmp_path) in line] == []
 
 
 @pytest.mark.parametrize("saved", [0, 1], ids=["the_first", "a_later_one"])

@@ -13,7 +13,6 @@ from small_runs import (
 from sps import loop
 from sps.phases import irl
 from sps.policy.meter import Meter
-from sps.rollout.cuda.retry import draw_all
 from sps.rollout.native.engine import NativeEngine
 
 pytestmark = pytest.mark.usefixtures("one_cache")
@@ -45,7 +44,7 @@ def test_the_papers_irl_lr_is_warned_about_and_the_tuned_one_is_not(tmp_path):
 def test_memory_that_runs_out_is_on_record_and_changes_nothing(tmp_path, monkeypatch):
     """Once while drawing, once in an IRL step; the run is the one that had memory enough."""
     run(recipe_of(irl__lr=None), tmp_path / "plain")
-    whole, kl, failures = NativeEngine.generate, irl.forward_kl, ["draw", "irl"]
+    whole, kl, failures = NativeEngine.draw, irl.forward_kl, ["draw", "irl"]
 
     def draw(engine, requests, sampling):
         for number, completion in enumerate(whole(engine, requests, sampling)):
@@ -60,8 +59,7 @@ def test_memory_that_runs_out_is_on_record_and_changes_nothing(tmp_path, monkeyp
             raise torch.OutOfMemoryError
         return kl(*given)
 
-    monkeypatch.setattr(NativeEngine, "draw", draw, raising=False)
-    monkeypatch.setattr(NativeEngine, "generate", draw_all)
+    monkeypatch.setattr(NativeEngine, "draw", draw)
     monkeypatch.setattr(irl, "forward_kl", forward_kl)
     metered = []
 

@@ -1,14 +1,9 @@
-"""How concentrated a policy is, and how far it moved."""
+"""How far a policy moved."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-
-
-def entropy(logp_V: Tensor) -> Tensor:
-    """Entropy of the last axis, in nats."""
-    return -torch.where(logp_V > -torch.inf, logp_V.exp() * logp_V, 0.0).sum(-1)
 
 
 def moved_kl(before_BT: Tensor, after_BT: Tensor, mask_BT: Tensor) -> float:

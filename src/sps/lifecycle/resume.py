@@ -178,7 +178,8 @@ def restore(run: Run, checkpoint: Path) -> None:
         put_to_sleep(run.irl_optimizer, model.device)
     # After the other sleeps: a GPU may hold the moments of one alone.
     set_optimizer_state(model, run.optimizer, tensors["optimizer"])
-    prompts, completions = ([t.numpy() for t in part] for part in tensors["probe"])
+    # Copied, as all that is kept of trainer.pt: the disk gets no space back for a mapped file.
+    prompts, completions = ([t.numpy().copy() for t in part] for part in tensors["probe"])
     run.probe = make_probe_of(run, prompts, completions)
     forget(run)
     if checkpoint.name.startswith("step-"):
@@ -260,6 +261,6 @@ def _forget_evals(run: Run, steps: int) -> dict[int, Scores]:
 
 
 def _step(evaluation: str, steps: int) -> int:
-    """The step that an evaluation is of: in its name, as in validation-000100, or else the last."""
-    found = re.search(r"-(\d+)", evaluation)
+    """The step that an evaluation is of: in its name, as in mix-0.3-000100, or else the last."""
+    found = re.search(r"-(\d{6,})(?=-|$)", evaluation)
     return int(found[1]) if found else steps

@@ -160,18 +160,19 @@ def set_optimizer_state(
         weight = weights[name]
         where = weight.device if on_device else "cpu"
         optimizer.state[stepped(weight)] = {
-            key: value.to(where) if value.dim() == 0 else _like(value, weight)
+            key: value.to(where, copy=True) if value.dim() == 0 else _like(value, weight)
             for key, value in of.items()
         }
 
 
 def _like(value: Tensor, weight: Tensor) -> Tensor:
-    """A whole tensor, placed and divided as its weight is."""
+    """A whole tensor, placed and divided as its weight is: a copy, since its own memory may be a
+    file's."""
     if hasattr(weight, "ds_tensor"):
         return zero.part_of(value, weight)
     mesh = getattr(weight, "device_mesh", None)
     if mesh is None:
-        return value.to(weight.device)
+        return value.to(weight.device, copy=True)
     from torch.distributed.tensor import distribute_tensor
 
     return distribute_tensor(value.to(weight.device), mesh, weight.placements)  # type: ignore

@@ -20,6 +20,11 @@ def write_whole(path: Path, text: str | bytes) -> None:
     """Put a text in a file's place; after a crash or a power cut it is the old one or the new."""
     draft = path.with_name(f"{path.name}.draft")
     draft.write_bytes(text.encode("utf-8") if isinstance(text, str) else text)
+    put(draft, path)
+
+
+def put(draft: Path, path: Path) -> None:
+    """Rename a draft to its own name, on the disk: what it replaces may go afterwards."""
     sync(draft)
     draft.rename(path)
     sync(path.parent)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from sps.errors import UserError
 from sps.ranks import ALONE, Ranks
-from sps.run.disk import naming
+from sps.run.disk import naming, put
 
 SCHEMA = pa.schema(
     [
@@ -73,7 +73,8 @@ class EvalStore:
 
     def replace(self, rows: list[dict[str, Any]]) -> None:
         """Put these rows in the place of all that is stored, as one file in a fixed order."""
-        self._write(sorted(rows, key=lambda r: (r["problem_id"], r["sample"])), _WHOLE)
+        whole = sorted(rows, key=lambda r: (r["problem_id"], r["sample"]))
+        self._write(whole, _WHOLE, replaces=True)
         for part in self._parts():
             part.unlink()
         self.rows, self._number = [], 0
@@ -81,13 +82,14 @@ class EvalStore:
     def _parts(self) -> list[Path]:
         return parts(self.folder)
 
-    def _write(self, rows: list[dict[str, Any]], name: str) -> None:
+    def _write(self, rows: list[dict[str, Any]], name: str, replaces: bool = False) -> None:
+        """On the disk where others go for it; the rest a checkpoint syncs."""
         path = self.folder / name
         draft = path.with_suffix(".draft")
         table = pa.Table.from_pylist(rows, SCHEMA)
         with naming(path):
             pq.write_table(table, draft, compression="zstd", write_page_checksum=True)
-        draft.rename(path)
+            put(draft, path) if replaces else draft.rename(path)
 
 
 def parts(folder: Path) -> list[Path]:

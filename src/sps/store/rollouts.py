@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sps.errors import UserError
-from sps.run.disk import naming
+from sps.run.disk import naming, put
 from sps.types import Rollout
 
 SCHEMA = pa.schema(
@@ -118,7 +118,7 @@ class RolloutStore:
         flags = pa.array([key in kept for key in keys])
         table = table.set_column(SCHEMA.get_field_index("kept"), "kept", flags)
         merged = self.folder / f"phase-{first:06d}-{last:06d}.parquet"
-        self._write(merged, table.sort_by("mean_logprob"))
+        self._write(merged, table.sort_by("mean_logprob"), replaces=True)
         for file in _named(self.folder):
             if file.path != merged and first <= file.first <= file.last <= last:
                 file.path.unlink()
@@ -130,16 +130,17 @@ class RolloutStore:
                 file.path.unlink()
             elif file.last > step:  # a phase that was closed after the checkpoint: cut it back
                 cut = self.folder / f"phase-{file.first:06d}-{step:06d}.parquet"
-                self._write(cut, self.read(file.first, step))
+                self._write(cut, self.read(file.first, step), replaces=True)
                 file.path.unlink()
 
-    def _write(self, path: Path, table: pa.Table) -> None:
+    def _write(self, path: Path, table: pa.Table, replaces: bool = False) -> None:
+        """On the disk where others go for it; the rest a checkpoint syncs."""
         draft = path.with_suffix(".draft")
         # With checksums: a bit that flips in a number would be another number to a reader.
         how = {"compression": "zstd", "write_page_checksum": True}
         with naming(path):
             pq.write_table(table, draft, row_group_size=_ROW_GROUP, **how)
-        draft.rename(path)
+            put(draft, path) if replaces else draft.rename(path)
 
 
 def listing(folder: Path) -> list[File]:

@@ -23,7 +23,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -84,8 +84,6 @@ class VerifierPool:
     ):
         self.time_limit, self.batch, self.locked = time_limit, batch, locked
         self.memory_mb = memory_mb if locked else 0
-        self.restarts = 0
-        self.counts: Counter[str] = Counter()  # verdicts by kind
         self._settings = json.dumps(
             {
                 "judge": judge,
@@ -274,7 +272,6 @@ class VerifierPool:
             if self._failed_starts >= _FAILED_STARTS and verdict:
                 self._failure = self._failure or f"the verifier cannot start: {verdict.detail}"
         if not self._failure:
-            self.restarts += 1
             self._start()
 
     def _put_back(self, worker: _Worker) -> None:
@@ -322,7 +319,6 @@ class VerifierPool:
             self._select.unregister(worker.stdin)
 
     def _settle(self, job: _Job, verdict: Verdict) -> None:
-        self.counts[verdict.kind] += 1
         self._room.release()
         if job.future.set_running_or_notify_cancel():
             job.future.set_result(verdict)

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from sps.errors import RunFailed
-from sps.rollout.cuda import retry as again
-from sps.rollout.cuda.retry import draw_all
+from sps.rollout import retry as again
+from sps.rollout.retry import draw_all
 from sps.types import Completion, Request, Sampling
 
 REQUESTS = [Request(i, (1, 2), (0, 1, 2)) for i in range(3)]

@@ -100,6 +100,21 @@ def test_eval_store_replaces_all_parts_by_one_file_in_order(tmp_path):
     assert [r["verdict"] for r in store.read()] == ["correct"] * 3 + ["wrong"]
 
 
+def test_samples_are_on_the_disk_as_one_file_before_their_parts_go(tmp_path, disk_calls):
+    store = EvalStore(tmp_path / "evals")
+    for sample in range(2):
+        store.append(row("a", sample))
+        store.flush()
+    assert disk_calls == []  # a part waits for no disk
+    store.replace(store.read())
+    assert disk_calls == [
+        "sync samples.draft",
+        "sync evals",
+        "drop part-00000.parquet",
+        "drop part-00001.parquet",
+    ]
+
+
 def test_scores_by_hand():
     rows = [row("a", s, "correct" if s < 1 else "wrong") for s in range(4)]
     rows += [row("b", s, "unparsed") for s in range(4)]

@@ -163,6 +163,19 @@ def test_a_merge_that_was_cut_short_shows_nothing_twice(store):
     assert keys(table.filter(table["kept"])) == [(2, 0, 0)]
 
 
+def test_what_replaces_others_is_on_the_disk_before_they_go(store, disk_calls):
+    store.append(5, rollouts(5))
+    assert disk_calls == []  # a step waits for no disk
+    store.close_phase(1, 3, set())
+    assert disk_calls[:2] == ["sync phase-000001-000003.draft", "sync rollouts"]
+    assert sorted(disk_calls[2:]) == [f"drop step-00000{step}.parquet" for step in (1, 2, 3)]
+    disk_calls.clear()
+    store.forget_after(2)
+    own = [call for call in disk_calls if "step" not in call]
+    assert own[:2] == ["sync phase-000001-000002.draft", "sync rollouts"]
+    assert own[2:] == ["drop phase-000001-000003.parquet"]
+
+
 def test_a_half_written_file_is_not_read(store):
     (store.folder / "step-000005.draft").write_bytes(b"PAR1 half")
     assert keys(store.read()) == all_keys(1, 2, 3, 4)

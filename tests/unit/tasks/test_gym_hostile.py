@@ -204,7 +204,7 @@ def judged(pool, problems, texts):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("unsafe", [False, True], ids=["safe", "unsafe"])
-def test_hostile_answers_do_nothing_and_are_never_right(all_tasks, tmp_path, port, unsafe):
+def test_hostile_answers_do_nothing_and_are_never_right(all_tasks, tmp_path, port, unsafe, workers):
     tasks = FEW if unsafe else ["basic_arithmetic", "sudoku", "rearc", "codeio", "knights_knaves"]
     problems = {task: problem_of(task) for task in tasks}
     options = {"tasks": tasks, "unsafe": unsafe}
@@ -215,14 +215,14 @@ def test_hostile_answers_do_nothing_and_are_never_right(all_tasks, tmp_path, por
         assert {key: v for key, v in got.items() if v.kind == "correct" or v.reward} == {}
         assert not file.exists()
         assert len(marked(pool)) == 2  # the workers, and nothing they started
-        assert pool.restarts == 0
+        assert len(workers) == 2
         for task, text in gold.items():  # what came before has changed no judge
             assert judged(pool, {task: problems[task]}, [text])[task, text].kind == "correct"
     refused = [v for v in got.values() if v.detail.startswith("refused")]
     assert len(refused) > 25 * len(tasks) if unsafe else not refused
 
 
-def test_bombs_end_at_a_limit(all_tasks, tmp_path, port):
+def test_bombs_end_at_a_limit(all_tasks, tmp_path, port, workers):
     tasks = ["countdown", "spiral_matrix"]  # one that asks sympy, one that asks Python
     options = {"tasks": tasks, "unsafe": True}
     problems = {task: problem_of(task) for task in tasks}
@@ -230,7 +230,7 @@ def test_bombs_end_at_a_limit(all_tasks, tmp_path, port):
         got = judged(pool, problems, filled(BOMBS, tmp_path, port))
         assert {v.reward for v in got.values()} == {0.0}
         assert {v.kind for v in got.values()} <= {"wrong", "timeout", "crashed"}
-        assert pool.restarts == 0
+        assert len(workers) == 2
 
 
 # A library of reasoning-gym's leaves a file open.

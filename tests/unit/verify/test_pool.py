@@ -63,68 +63,67 @@ def ask(pool, texts):
     return [future.result(timeout=60) for future in futures]
 
 
-def test_pool_gives_every_sample_its_own_verdict(judge):
+def test_pool_gives_every_sample_its_own_verdict(judge, workers):
     with VerifierPool(judge, {"word": "yes"}, workers=2, time_limit=5) as pool:
         verdicts = ask(pool, ["yes", "no"] * 100)
     assert [v.kind for v in verdicts] == ["correct", "wrong"] * 100
     assert [v.answer for v in verdicts] == ["yes", "no"] * 100
-    assert pool.counts == {"correct": 100, "wrong": 100}
-    assert pool.restarts == 0
+    assert len(workers) == 2
 
 
-def test_a_hang_costs_its_own_limit_and_one_restart(judge):
+def test_a_hang_costs_its_own_limit_and_one_restart(judge, workers):
     with VerifierPool(judge, workers=1, time_limit=1.0, batch=8) as pool:
         ask(pool, ["right"])  # the worker is up
         began = time.monotonic()
         verdicts = ask(pool, ["right", "hang", "right", "right"])
         took = time.monotonic() - began
     assert [v.kind for v in verdicts] == ["correct", "timeout", "correct", "correct"]
-    assert pool.restarts == 1
+    assert len(workers) == 2
     # 1 s limit + 1 s grace, then the start of a new worker; twice the limit would be a second hang.
     assert 2.0 <= took < 30
 
 
-def test_a_sleep_is_interrupted_without_a_restart(judge):
+def test_a_sleep_is_interrupted_without_a_restart(judge, workers):
     with VerifierPool(judge, workers=1, time_limit=0.5) as pool:
         verdicts = ask(pool, ["sleep", "right"])
     assert [v.kind for v in verdicts] == ["timeout", "correct"]
     assert verdicts[0].detail == "no verdict within 0.5 s"
-    assert pool.restarts == 0
+    assert len(workers) == 1
 
 
-def test_a_death_is_a_crash_that_says_how(judge):
+def test_a_death_is_a_crash_that_says_how(judge, workers):
     with VerifierPool(judge, workers=1, time_limit=20) as pool:
         verdicts = ask(pool, ["right", "die", "right", "segfault", "right"])
     assert [v.kind for v in verdicts] == ["correct", "crashed", "correct", "crashed", "correct"]
     assert "ended with code 7" in verdicts[1].detail
     assert f"signal {signal.SIGSEGV.value}" in verdicts[3].detail
-    assert pool.restarts == 2
+    assert len(workers) == 3
 
 
-def test_an_exception_is_a_crash_without_a_restart(judge):
+def test_an_exception_is_a_crash_without_a_restart(judge, workers):
     with VerifierPool(judge, workers=1, time_limit=20) as pool:
         verdicts = ask(pool, ["raise", "right"])
     assert [v.kind for v in verdicts] == ["crashed", "correct"]
     assert verdicts[0].detail == "ValueError: no such thing"
-    assert pool.restarts == 0
+    assert len(workers) == 1
 
 
-def test_a_memory_bomb_is_tried_in_a_new_worker_and_then_a_crash(judge):
+def test_a_memory_bomb_is_tried_in_a_new_worker_and_then_a_crash(judge, workers):
     with VerifierPool(judge, workers=1, time_limit=20, memory_mb=1024) as pool:
         verdicts = ask(pool, ["right", "memory", "right"])
     assert [v.kind for v in verdicts] == ["correct", "crashed", "correct"]
     assert verdicts[1].detail == "MemoryError: more than the 1024 MB that a worker may use"
-    assert pool.restarts == 2  # after the first try, and after the second
+    assert len(workers) == 3  # a new one after each try
     assert len({verdicts[0].detail, verdicts[2].detail}) == 2  # process ids
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_worker_whose_memory_fills_up_is_replaced_before_an_honest_answer_fails(judge):
+def test_a_worker_whose_memory_fills_up_is_replaced_before_an_honest_answer_fails(judge, workers):
     # Each answer leaves 60 MB behind and needs 120 MB for a moment: 1024 MB hold a few of them.
     with VerifierPool(judge, workers=1, time_limit=20, memory_mb=1024) as pool:
         verdicts = ask(pool, ["leak"] * 40)
     assert [v.kind for v in verdicts] == ["wrong"] * 40
-    assert pool.restarts >= 3
+    assert len(workers) >= 4
 
 
 def test_a_worker_without_room_for_its_judge_says_so(judge):
@@ -139,7 +138,6 @@ def test_a_judge_that_cannot_start_is_said_and_nobody_waits(judge):
     future = pool.submit(Problem("p", "?", "!"), "x", True)
     with pytest.raises(RunFailed, match=r"libmissing\.so"):
         future.result(timeout=60)
-    assert pool.counts == {}
     with pytest.raises(RunFailed, match=r"libmissing\.so"):
         pool.submit(Problem("p", "?", "!"), "x", True)
     pool.close()
@@ -164,11 +162,10 @@ def test_a_pool_that_fails_judges_only_the_answer_that_killed_a_worker(judge, mo
     for future in futures[1:]:
         with pytest.raises(RunFailed, match=r"pool failed: OSError: .* Bad file descriptor"):
             future.result(timeout=20)
-    assert pool.counts == {"correct": 1, "crashed": 1}
     pool.close()
 
 
-def test_a_worker_that_died_before_it_took_its_batch_costs_no_answer(judge, monkeypatch):
+def test_a_worker_that_died_before_it_took_its_batch_costs_no_answer(judge, monkeypatch, workers):
     write, died = pool_module._write, []
 
     def dies_once(fd, data):
@@ -180,7 +177,7 @@ def test_a_worker_that_died_before_it_took_its_batch_costs_no_answer(judge, monk
     monkeypatch.setattr(pool_module, "_write", dies_once)
     with VerifierPool(judge, workers=1, time_limit=20) as pool:
         assert [v.kind for v in ask(pool, ["right", "no"])] == ["correct", "wrong"]
-    assert pool.restarts == 1
+    assert len(workers) == 2
 
 
 def test_submit_waits_while_the_queue_is_full(judge):

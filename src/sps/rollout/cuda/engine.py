@@ -18,13 +18,13 @@ from torch.nn.functional import pad
 from sps.errors import RunFailed
 from sps.rollout.cuda import kernels
 from sps.rollout.cuda.decoder import Decoder
-from sps.rollout.cuda.retry import draw_all
 from sps.rollout.cuda.room import Room, Size
 from sps.rollout.cuda.rows import Prompt, Rows, Wanted
 from sps.rollout.cuda.state import State, bucket
 from sps.rollout.cuda.tail import Tail
 from sps.rollout.native import attention
 from sps.rollout.native.sampling import draw, stream_at
+from sps.rollout.retry import draw_all
 from sps.types import Completion, Request, Sampling
 
 _LOOK = 8  # steps between two looks at which rows are done

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from sps.rollout.cuda import tail
 from sps.rollout.cuda.state import PAGE, State, bucket, pages_of
+from sps.rollout.native.attention import PREFILL
 from sps.types import Request, Sampling
 
 if TYPE_CHECKING:
     from sps.rollout.cuda.decoder import Decoder  # needs triton, which CPUs may lack
 
 _SHARE = 0.6  # of the free memory that pages may take; the rest is for graphs and for training
-_PREFILL = 65_536  # prompt tokens run at once
 
 
 def free_bytes(device: torch.device) -> float:
@@ -93,7 +93,7 @@ class Room:
     def __init__(self, decoder: Decoder, asked: Size, most: float):
         device = decoder.embed.weight.device
         self.asked, self.size = asked, asked.rows
-        self.at_once = max(1, _PREFILL // asked.longest)
+        self.at_once = max(1, PREFILL // asked.longest)
         each = 2 * len(decoder.layers) * decoder.shared * PAGE * decoder.width * 2
         free = _SHARE * free_bytes(device) // each
         self.pages = int(max(asked.one, min(asked.pages, most, free)))

@@ -14,6 +14,7 @@ out [P, G], group by group.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -25,6 +26,7 @@ from transformers import AttentionInterface
 
 NAME = "sps_split"
 SHORT = 32
+PREFILL = 65_536  # prompt tokens run at once
 # On a CPU it is twice as fast to multiply a whole buffer and mask what is not filled than to read a
 # strided part of it, so buffers grow in small steps; and torch multiplies matrices of fewer than
 # 400 products one by one, several times slower than a batch of them.
@@ -79,18 +81,25 @@ class SplitCache:
         self.limit = self.copied + max_new_tokens
         self.positions = width + max_new_tokens  # no token's position reaches this
         self.filled = 0  # own tokens written by every layer
-        self.layers: dict[int, Layer] = {}
+        self.layers: dict[int, Layer] = {}  # once all prompts have been run
+        self.prompts: dict[int, list[tuple[Tensor, Tensor]]] = {}
         position_L = torch.arange(width, device=lengths_P.device)
         ragged = bool((lengths_P < width).any())
         self.padding_PL = position_L >= lengths_P[:, None] if ragged else None
 
     def update(self, key: Tensor, value: Tensor, layer: int, *_: Any, **__: Any) -> tuple:
         """Store what a layer computed. The layer itself is handed on to `attend` as the keys."""
-        if layer not in self.layers:
-            self.layers[layer] = Layer(self, layer, key, value)
+        if not self.layers:
+            self.prompts.setdefault(layer, []).append((key, value))
             return key, value
         self.layers[layer].append(key[:, :, 0], value[:, :, 0], self.filled)
         return self.layers[layer], None
+
+    def begin(self) -> None:
+        """All prompts have been run: room for the tokens that follow."""
+        for layer in list(self.prompts):
+            keys, values = zip(*self.prompts.pop(layer), strict=True)
+            self.layers[layer] = Layer(self, layer, _joined(keys), _joined(values))
 
     def position(self) -> Tensor | int:
         """Of the token being decoded, a row each; a plain number when it is the same for all."""
@@ -116,7 +125,9 @@ class Layer:
     """One layer's share of a SplitCache."""
 
     def __init__(self, cache: SplitCache, number: int, key: Tensor, value: Tensor):
-        self.cache, self.number, self.turn = cache, number, 0
+        # Not the cache itself: in a cycle, a wave's keys would stay until Python looks for cycles.
+        self.cache: SplitCache = weakref.proxy(cache)
+        self.number, self.turn = number, 0
         self.prefix_key, self.prefix_value = key, value
         self.key, self.value = self._room(len(key) * cache.group, key, 0)
         if cache.copied:
@@ -253,6 +264,11 @@ def _hidden(cache: SplitCache, length: int, window: int | None) -> Tensor | None
         return cache.padding_PL
     old_PL = torch.arange(length, device=position_P.device) <= position_P[:, None] - window
     return old_PL if cache.padding_PL is None else old_PL | cache.padding_PL
+
+
+def _joined(parts: tuple[Tensor, ...]) -> Tensor:
+    """No copy of what is whole already."""
+    return torch.cat(parts) if len(parts) > 1 else parts[0]
 
 
 def _capped(scores: Tensor, cap: float | None) -> Tensor:

@@ -25,6 +25,7 @@ from sps.rollout.native import attention
 from sps.rollout.native import layers as fused
 from sps.rollout.native.copied import CopiedEngine
 from sps.rollout.native.sampling import draw, row_keys, streams
+from sps.rollout.retry import draw_all
 from sps.rollout.table import NativeConfig
 from sps.types import Completion, Request, Sampling
 
@@ -85,7 +86,11 @@ class NativeEngine:
         self.arena = attention.Arena()
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> Iterator[Completion]:
-        """Every sample of every request, wave by wave, shortest prompts first."""
+        """Every sample of every request; half as many rows at once if memory runs out."""
+        return draw_all(self, requests, sampling)
+
+    def draw(self, requests: list[Request], sampling: Sampling) -> Iterator[Completion]:
+        """The same, once, wave by wave, shortest prompts first; it may run out of memory."""
         for wave in _waves(requests, self.max_rows):
             chunks = self._wave(wave, sampling)
             while True:
@@ -145,14 +150,20 @@ class NativeEngine:
         cache = attention.SplitCache(
             lengths_P, width, sampling.max_new_tokens, rows.group, self.arena
         )
-        if self._fused:
-            hidden_PLD = self._fused.prompt(ids_PL.to(device), cache)
-        else:
-            positions_PL = torch.arange(width, device=device).expand(len(wave), -1)
-            hidden_PLD = self._hidden(ids_PL.to(device), positions_PL, cache)
-        last_PD = hidden_PLD[torch.arange(len(wave), device=device), lengths_P - 1]
-        logits_PV = self._logits(last_PD)
+        last, at_once = [], max(1, attention.PREFILL // width)
+        for at in range(0, len(wave), at_once):
+            hidden_PLD = self._prompts(ids_PL[at : at + at_once].to(device), cache)
+            end_P = lengths_P[at : at + at_once] - 1
+            last.append(hidden_PLD[torch.arange(len(end_P), device=device), end_P])
+        cache.begin()
+        logits_PV = self._logits(torch.cat(last))
         return cache, logits_PV.repeat_interleave(rows.group, 0)
+
+    def _prompts(self, ids_PL: Tensor, cache: attention.SplitCache) -> Tensor:
+        if self._fused:
+            return self._fused.prompt(ids_PL, cache)
+        positions_PL = torch.arange(ids_PL.shape[1], device=ids_PL.device).expand(len(ids_PL), -1)
+        return self._hidden(ids_PL, positions_PL, cache)
 
     def _step(self, cache: attention.SplitCache, token_B: Tensor) -> Tensor:
         if self._fused:

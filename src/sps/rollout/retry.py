@@ -44,8 +44,9 @@ def draw_all(
                 yield completion
             return
         except torch.OutOfMemoryError:
-            engine.shrink()
-            engine.max_rows //= 2
-            if engine.max_rows < 1:
-                raise RunFailed("not even one sequence fits into the GPU's memory") from None
-            _LOG.warning("memory ran out; %d sequences are drawn at once now", engine.max_rows)
+            pass  # with the error goes what the draw that failed still held
+        engine.shrink()
+        engine.max_rows //= 2
+        if engine.max_rows < 1:
+            raise RunFailed("not even one sequence fits into the GPU's memory")
+        _LOG.warning("memory ran out; %d sequences are drawn at once now", engine.max_rows)
