@@ -79,12 +79,6 @@ def _bench(asked: Bench) -> Choice:
 TYPE = TaskType(ChoiceConfig, _make, _bench)
 
 
-def format_options(question: str, options: Sequence[str], labels: Sequence[str] = LETTERS) -> str:
-    """A question with its options, as this module reads them back."""
-    lines = [f"{label}) {option}" for label, option in zip(labels, options, strict=False)]
-    return f"{question}\n\n" + "\n".join(lines)
-
-
 def options(question: str) -> dict[str, str]:
     """The options by label: the last lines that count up from A or from 1."""
     found: dict[str, str] = {}

@@ -6,8 +6,14 @@ from dataclasses import replace
 import pytest
 
 from sps.errors import UserError
-from sps.tasks.choice import Choice, format_options, judge, labelled, options
+from sps.tasks.choice import Choice, judge, labelled, options
 from sps.types import Problem
+
+
+def format_options(question, texts, labels="ABCDEFGHIJ"):
+    lines = [f"{label}) {text}" for label, text in zip(labels, texts, strict=False)]
+    return f"{question}\n\n" + "\n".join(lines)
+
 
 FOUR = Problem("q", format_options("Which?", ["a dog", "a cat", "12", "none"]), "B")
 
