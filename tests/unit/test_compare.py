@@ -155,7 +155,7 @@ def test_methods_are_paired_on_the_same_questions_alone():
     ("trees", "message"),
     [
         ([{"name": "base"}], "`name: base`, which is the untrained policy's"),
-        ([{"name": "a"}, {"name": "a"}], "the same `name`"),
+        ([{"name": "a"}, {"name": "a"}], "two of the recipes have the `name: a`.* give one"),
         (
             [{"name": "a"}, {"name": "b", "evaluation": {"final": False}}],
             "b: evaluation.final is off",

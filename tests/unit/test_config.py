@@ -94,8 +94,8 @@ def test_unknown_key_far_from_any_lists_the_known_ones(write):
             r"irl: steps: it is no switch: give a value, not true, false, yes, no",
         ),
         ("rl: {lr: true}", r"rl: lr: it is no switch"),
-        ("[1, 2]", r"a recipe is a mapping of keys to values, not list"),
-        ("", r"a recipe is a mapping of keys to values, not NoneType"),
+        ("[1, 2]", r"a recipe is a mapping of keys to values, and it is a list"),
+        ("", r"a recipe is a mapping of keys to values, and it is empty"),
         ("rl: {steps: 3", r"is not valid YAML"),
         ("seed: 1\nseed: 2", r"line 2 is not valid YAML: .*'seed' is given twice"),
         ("rl:\n  lr: 1\n  lr: 2", r"line 3 is not valid YAML: .*'lr' is given twice"),
@@ -345,3 +345,7 @@ def test_off_is_a_value_where_a_key_has_one(tmp_path):
     path.write_text("task: {type: math, data: a.jsonl, overlap: on}\n")
     with pytest.raises(UserError, match="overlap: it is no switch"):
         load_recipe(path)
+
+
+def test_groups_of_two_need_no_key_of_irl_phases_that_are_off():
+    assert parse_recipe({"rollout": {"n": 2}, "irl": {"steps": 0}}, "here").rollout.n == 2

@@ -95,7 +95,7 @@ def frontier(
             name,
             [(float(x), float(y)) for x, y in path[0, 1:]],
             how.interval(_over_range(path, low_R, high_R) @ _WEIGHT),
-            how.skewed_interval(highest_kept(path) - low_R),
+            _at_most(1 - float(low_R[0]), how.skewed_interval(highest_kept(path) - low_R)),
             float(_reach(path)[0]),
         )
         for name, path in xy.items()
@@ -103,6 +103,11 @@ def frontier(
     base = (float(base_R2[0, 0]), float(base_R2[0, 1]))
     gaps = _gaps(xy, low_R, reference, how)
     return Frontier(n, base, (base[0], float(high_R[0])), standings, gaps)
+
+
+def _at_most(most: float, interval: Interval) -> Interval:
+    value, low, high = interval
+    return value, low, min(high, most)
 
 
 def areas(

@@ -54,8 +54,11 @@ def by_name(recipes: list[Recipe]) -> dict[str, Recipe]:
     """The methods of a comparison; names, sample sizes and the base must not get mixed up."""
     named = {recipe.name: recipe for recipe in recipes}
     if len(named) < len(recipes):
+        names = [recipe.name for recipe in recipes]
+        twice = next(name for name in names if names.count(name) > 1)
         raise UserError(
-            "two of the recipes have the same `name`; the table could not tell them apart"
+            f"two of the recipes have the `name: {twice}`, and the table could not tell them "
+            "apart; give one of them another name"
         )
     if "base" in named:
         raise UserError(

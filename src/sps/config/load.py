@@ -98,9 +98,8 @@ def _read_tree(path: Path, seen: tuple[Path, ...], child: Path | None = None) ->
     except ValueError as error:
         raise UserError(f"{path}: {error}") from None
     if not isinstance(tree, dict):
-        raise UserError(
-            f"{path}: a recipe is a mapping of keys to values, not {type(tree).__name__}"
-        )
+        what = "it is empty" if tree is None else f"it is a {type(tree).__name__}"
+        raise UserError(f"{path}: a recipe is a mapping of keys to values, and {what}")
     parent = tree.pop("extends", None)
     if parent is None:
         return tree

@@ -159,10 +159,10 @@ class Recipe(Node):
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
-        if self.irl.keep > self.rollout.n:
+        if self.irl.steps and self.irl.keep > self.rollout.n:
             raise ValueError(
                 f"irl.keep ({self.irl.keep}) is above rollout.n ({self.rollout.n}): "
-                "a group has no more rollouts than that"
+                "a group has no more rollouts than that; lower irl.keep"
             )
         self.rl.algorithm.check_group(self.rollout.n)
         if self.rl.algorithm.type == "none" and not (self.irl.steps or self.irl.memory.on):

@@ -94,7 +94,8 @@ def _other(folder: Path, key: str, name: str, was: dict[str, Any], now: dict[str
     how = _JUDGED[key].format(was=was[name], now=now[key][name])
     if was[name] is None:
         how = "was being judged again when that was stopped"
+    cut = f" with --cut {now['cut'][name]}" if key == "cut" else ""
     return (
-        f"{folder}: {name} {how}; judge it with --cut {now['cut'][name]} by adding --regrade, or "
-        "choose another folder with --out"
+        f"{folder}: {name} {how}; judge it again{cut} by adding --regrade, or choose another "
+        "folder with --out"
     )

@@ -109,10 +109,10 @@ def _facts(study: Study) -> list[tuple[str, str]]:
         out.append(("methods", _number_of_methods(study)))
         out.append(("seeds", str(max((len(s.runs) for s in study.subjects), default=0))))
     if run is not None:
-        how = run.setting("rl", "algorithm", "type")
+        how = _learns_by(run)
         steps = max((r["step"] for r in run.of_kind("rl")), default=0)
         wanted = [
-            ("algorithm", None if study.comparison else spelled(str(how)) if how else None),
+            ("algorithm", None if study.comparison else how),
             ("task", _task(run)),
             ("RL steps", f"{steps} of {run.setting('rl', 'steps')}" if steps else None),
             ("prompts a step", run.setting("rollout", "prompts")),
@@ -127,6 +127,16 @@ def _facts(study: Study) -> list[tuple[str, str]]:
     if study.wall_seconds:
         out.append(("wall time", f"{study.wall_seconds / 60:.1f} min"))
     return out
+
+
+def _learns_by(run: RunFolder) -> str | None:
+    """The RL algorithm, and what goes with it."""
+    how = run.setting("rl", "algorithm", "type")
+    if not how:
+        return None
+    parts = {"memory": ("irl", "memory", "weight"), "SPS": ("irl", "steps")}
+    more = [name for name, key in parts.items() if run.setting(*key)]
+    return spelled(str(how)) + (f" with {' and '.join(more)}" if more else "")
 
 
 def _number_of_methods(study: Study) -> str:

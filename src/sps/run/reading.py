@@ -21,7 +21,8 @@ _DEEPEST = 40  # mappings and lists inside each other, in YAML
 def read_text(path: Path, limit: int = 64 * MIB) -> str:
     """A plain file's text, in UTF-8, of at most `limit` bytes."""
     if path.exists() and not path.is_file():
-        raise ValueError("it is no plain file")
+        kind = "a folder" if path.is_dir() else "no plain file"
+        raise ValueError(f"it is {kind}")
     with path.open("rb") as file:
         content = file.read(limit + 1)
     if len(content) > limit:

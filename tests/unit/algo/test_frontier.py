@@ -225,3 +225,11 @@ def test_equal_methods_are_seldom_told_apart(rivals, seeds):
 def test_what_cannot_be_paired_is_refused(base, paths, message):
     with pytest.raises(ValueError, match=message):
         frontier(np.ones(base, int), {n: np.ones(s, int) for n, s in paths.items()}, 4, "a")
+
+
+def test_no_gain_goes_beyond_all_of_pass_at_1():
+    """Two seeds far apart: the intervals are wide, and Pass@1 is at most 1."""
+    base, path = counts([2, 2])[0], np.array([[[4, 4], [3, 4]]])
+    (standing,) = frontier(base, {"one": path}, 4, "one").standings
+    value, low, high = standing.free_gain
+    assert 0 <= low <= value <= high == 0.5

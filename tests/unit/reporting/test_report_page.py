@@ -4,12 +4,15 @@ import base64
 import hashlib
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from made_folders import DAMAGE, SCRIPT, make_comparison, make_run
 
+from sps.diagnose.read import RunFolder
 from sps.errors import UserError
+from sps.reporting import page
 from sps.reporting.explorer import explorer_data
 from sps.reporting.markup import safe_json
 from sps.reporting.page import fill, write_report
@@ -209,3 +212,17 @@ def test_tokens_are_shown_as_text_and_without_a_tokenizer_as_numbers(tmp_path):
     assert " 5" in explorer_data(load_study([folder]))["words"]
     DAMAGE["checkpoints gone"](folder)
     assert all(w.startswith(" #") for w in explorer_data(load_study([folder]))["words"])
+
+
+@pytest.mark.parametrize(
+    ("memory", "steps", "told"),
+    [(0.0, 0, "GRPO"), (1.0, 0, "GRPO with memory"), (0.0, 4, "GRPO with SPS")]
+    + [(0.5, 4, "GRPO with memory and SPS")],
+)
+def test_a_run_is_called_by_all_that_it_learns_by(memory, steps, told):
+    tree = {
+        "rl": {"algorithm": {"type": "grpo"}},
+        "irl": {"memory": {"weight": memory}, "steps": steps},
+    }
+    run = RunFolder(Path("there"), "run", tree, [], [])
+    assert page._learns_by(run) == told
