@@ -216,8 +216,12 @@ def test_tokens_are_shown_as_text_and_without_a_tokenizer_as_numbers(tmp_path):
 
 @pytest.mark.parametrize(
     ("memory", "steps", "told"),
-    [(0.0, 0, "GRPO"), (1.0, 0, "GRPO with memory"), (0.0, 4, "GRPO with SPS")]
-    + [(0.5, 4, "GRPO with memory and SPS")],
+    [
+        (0.0, 0, "GRPO"),
+        (1.0, 0, "GRPO with memory"),
+        (0.0, 4, "GRPO with SPS"),
+        (0.5, 4, "GRPO with memory and SPS"),
+    ],
 )
 def test_a_run_is_called_by_all_that_it_learns_by(memory, steps, told):
     tree = {
