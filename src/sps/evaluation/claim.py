@@ -41,7 +41,7 @@ def claim(folder: Path, now: dict[str, Any], regrade_only: bool) -> dict[str, An
         if k not in free and before.get(k) != now[k]
     ]
     changed += [
-        f"questions of {k}"
+        f"set of questions of {k}"
         for k, v in now["questions"].items()
         if before["questions"].get(k, v) != v
     ]

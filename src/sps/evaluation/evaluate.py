@@ -132,7 +132,7 @@ def regrade(job: EvalJob) -> tuple[list[dict[str, Any]], int]:
     known = {p.id: p for p in job.problems}
     rows = job.store.read()
     tally = Tally(len(rows))
-    changed = 0
+    changed, solved = 0, set()
     futures = [
         job.verifier.submit(known[row["problem_id"]], row["text"], row["finished"]) for row in rows
     ]
@@ -141,7 +141,10 @@ def regrade(job: EvalJob) -> tuple[list[dict[str, Any]], int]:
         changed += fresh["verdict"] != row["verdict"]
         row |= fresh
         tally.done += 1
-        tally.correct += row["verdict"] == "correct"
+        if row["verdict"] == "correct":
+            tally.correct += 1
+            solved.add(row["problem_id"])
+            tally.solved = len(solved)
         job.watch(tally)
     job.store.replace(rows)
     return rows, changed

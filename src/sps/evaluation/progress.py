@@ -105,7 +105,9 @@ def describe(tally: Tally, seconds: float) -> str:
     ]
     if fresh and seconds > 0:
         left = (tally.total - tally.done) * seconds / fresh
-        parts += [f"{tally.tokens / seconds:.0f} tokens/s", f"{_clock(left)} left"]
+        if tally.tokens:  # none are drawn where verdicts alone are made again
+            parts.append(f"{tally.tokens / seconds:.0f} tokens/s")
+        parts.append(f"{_clock(left)} left")
     return ", ".join(parts)
 
 

@@ -92,7 +92,7 @@ def test_what_is_watched_counts_samples_tokens_and_questions(tmp_path):
     seen.clear()
     regrade(job(tmp_path, watch=lambda tally: seen.append(replace(tally))))
     assert [tally.done for tally in seen] == list(range(1, 17))
-    assert seen[-1] == Tally(16, done=16, correct=6)
+    assert seen[-1] == Tally(16, done=16, correct=6, solved=3)
 
 
 class Slow(InlineVerifier):

@@ -151,7 +151,7 @@ def test_another_evaluation_in_the_folder_is_refused(monkeypatch, tmp_path, data
         run(monkeypatch, tmp_path / "e", data, set={"temperature": 1.0, "seed": 3})
     path = tmp_path / "data" / "aime_2024.jsonl"
     path.write_text(path.read_text().replace("What is 0?", "What is nought?"))
-    with pytest.raises(UserError, match="another questions of aime24"):
+    with pytest.raises(UserError, match="another set of questions of aime24"):
         run(monkeypatch, tmp_path / "e", data)
 
 

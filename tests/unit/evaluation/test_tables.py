@@ -203,4 +203,4 @@ def test_plain_progress_speaks_every_ten_seconds(monkeypatch):
         watch(Tally(total=10, done=done))
     lines = out.getvalue().splitlines()
     assert [line.split("/")[0] for line in lines] == ["x: 0", "x: 2", "x: 4"]
-    assert lines[1].endswith("0 tokens/s, 0:40 left")  # 2 of 10 in 10 s
+    assert lines[1].endswith("0 questions solved, 0:40 left")  # 2 of 10 in 10 s
