@@ -18,7 +18,7 @@ from sps.data.sampler import Sampler
 from sps.data.splits import digest, sources_of
 from sps.errors import UserError, row_of
 from sps.lifecycle.card import is_hub_id
-from sps.lifecycle.resume import claim, forget, keep_code, make_probe_of, restore
+from sps.lifecycle.resume import claim, forget, keep_code, keep_data, make_probe_of, restore
 from sps.phases.memory import make_memory
 from sps.phases.problems import make_difficulty
 from sps.phases.run import Run
@@ -71,13 +71,15 @@ def open_run(
     task = make_task(recipe)
     ranks.broadcast(lambda: keep_code(task.source, folder))
     splits = {split: task.problems(split) for split in ("train", "validation", "test")}
+    data = digest(splits, whole=task.source is not None)
+    ranks.broadcast(lambda: keep_data(data, folder))
     adapted = recipe.model.lora is not None  # a checkpoint then holds the adapters alone
     policy = make_policy(recipe, str(checkpoint) if checkpoint and not adapted else None, ranks)
     use_threads(recipe, policy.model)
     if checkpoint and adapted:
         load_weights(policy, checkpoint)
     track = Track(folder / RECORD, listeners, silent=not ranks.main)
-    run = _make_run(recipe, folder, track, policy, task, splits, ranks)
+    run = _make_run(recipe, folder, track, policy, task, splits, data, ranks)
     task.warn = lambda text: track.log("warning", run.done, text=text)
     if checkpoint:
         restore(run, checkpoint)
@@ -225,6 +227,7 @@ def _make_run(
     policy: Policy,
     task: Task,
     splits: dict[str, list[Problem]],
+    data: str,
     ranks: Ranks,
 ) -> Run:
     settings = recipe.rl.optimizer
@@ -270,7 +273,7 @@ def _make_run(
         train=splits["train"],
         validation=splits["validation"],
         test=splits["test"],
-        data=digest(splits, whole=task.source is not None),
+        data=data,
         ranks=ranks,
     )
     run.health = Health(run.schedule.phase_steps)

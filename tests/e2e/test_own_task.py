@@ -10,6 +10,7 @@ from sps.build import open_run
 from sps.config.load import parse_recipe
 from sps.errors import UserError
 from sps.loop import train
+from sps.run.lock import release
 from sps.run.track import read_records
 from sps.store.rollouts import RolloutStore
 
@@ -111,5 +112,20 @@ def test_rows_whose_other_columns_changed_are_not_gone_on_with(recipe, tmp_path)
     recipe = recipe.model_copy(update={"task": task})
     trained(recipe, tmp_path / "run")
     data.write_text(data.read_text().replace('"want": 1', '"want": 2'))
+    with pytest.raises(UserError, match="not those the run began with"):
+        open_run(recipe, tmp_path / "run", resume=True)
+
+
+def test_nor_where_there_is_no_checkpoint_yet(recipe, tmp_path):
+    """An evaluation of the base that was cut short has verdicts that would be gone on with."""
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(f'{{"question": "{i} -> 9 :", "answer": 1}}\n' for i in range(9)))
+    (tmp_path / "mine.py").write_text("def judge(p, text):\n    return p.answer == len(text)\n")
+    keys = {"data": str(data), "template": "plain", "validation": 2, "test": 2}
+    recipe = recipe.model_copy(update={"task": recipe.task.model_copy(update=keys)})
+    for resume in (False, True):
+        open_run(recipe, tmp_path / "run", resume).close()
+        release(tmp_path / "run")
+    data.write_text(data.read_text().replace('"answer": 1', '"answer": 2'))
     with pytest.raises(UserError, match="not those the run began with"):
         open_run(recipe, tmp_path / "run", resume=True)

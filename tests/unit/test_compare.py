@@ -1,5 +1,6 @@
 """Where the runs of a comparison go, and what may be compared."""
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -8,12 +9,14 @@ from queue import Queue
 import pytest
 import torch
 
+from sps.commands.began import TaskNow
 from sps.commands.compare import show_results, summarise
-from sps.commands.jobs import Extra, Job, _gpus, _take_gpu, plan, run_extra, run_job
+from sps.commands.jobs import Extra, Job, _gpus, _take_gpu, plan, run_extra, run_job, run_jobs
 from sps.commands.methods import by_name, make_extras, sweep_recipe
 from sps.config.load import dump_recipe, load_recipe, parse_recipe
 from sps.errors import UserError
 from sps.evaluation.scores import count_scores
+from sps.lifecycle.resume import keep_code, keep_data
 from sps.reporting.style import spelled
 
 
@@ -83,6 +86,82 @@ def test_the_base_is_the_same_for_every_recipe_that_measures_it_alike(tmp_path):
     ]:
         with pytest.raises(UserError, match=f"another recipe: {key} was"):
             run_job(replace(base, recipe=parse_recipe(tree, "test")))
+
+
+ENDED = {"x": {"pass_at_k": {"1": [0.5]}}}
+JUDGE = "def judge(problem, text):\n    return text == problem.answer\n"
+ROWS = [{"id": f"q{i}", "question": f"What is {i}?", "answer": f"{i}"} for i in range(10)]
+
+
+def write_rows(path, **change):
+    rows = [{**ROWS[0], **change}, *ROWS[1:]]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture
+def own_runs(tmp_path):
+    """A base and a run of a python task that ended."""
+    (tmp_path / "mine.py").write_text(JUDGE)
+    write_rows(tmp_path / "rows.jsonl")
+    files = {"path": str(tmp_path / "mine.py"), "data": str(tmp_path / "rows.jsonl")}
+    task = {"type": "python", **files, "workers": 1, "validation": 2, "test": 3}
+    made = [
+        finished(tmp_path / "out" / "a", {"task": task}),
+        finished(tmp_path / "out" / "base", {"task": task}, train=False),
+    ]
+    for one in made:
+        now = TaskNow(one.recipe.task)
+        keep_code(now.source, one.folder)
+        keep_data(now.data, one.folder)
+        (one.folder / "result.json").write_text(json.dumps(ENDED))
+    return made
+
+
+def done_again(jobs):
+    return run_jobs(jobs, lambda *shown: None, workers=1)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_result_under_another_judge_is_refused(own_runs, tmp_path, which):
+    one, file = own_runs[which], tmp_path / "mine.py"
+    file.write_text(JUDGE.replace("==", "!="))
+    with pytest.raises(UserError, match=r"under another judge: .*mine\.py.*--out") as said:
+        done_again([one])
+    assert str(one.folder) in str(said.value)
+    assert f"cp {one.folder}/task.py {file}" in str(said.value)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_result_on_other_gold_answers_is_refused(own_runs, tmp_path, which):
+    one = own_runs[which]
+    write_rows(tmp_path / "rows.jsonl", answer="zero")
+    with pytest.raises(UserError, match=r"other questions or answers: task\.data .*--out") as said:
+        done_again([one])
+    assert str(one.folder) in str(said.value)
+    assert f"({tmp_path / 'rows.jsonl'})" in str(said.value)
+
+
+def test_results_count_where_nothing_changed_and_where_a_folder_does_not_say(own_runs, tmp_path):
+    want = {str(one.folder): ENDED for one in own_runs}
+    assert done_again(own_runs) == want
+    for one in own_runs:
+        (one.folder / "data.sha256").unlink()
+        (one.folder / "task.sha256").unlink()
+    (tmp_path / "mine.py").write_text(JUDGE + "#")
+    write_rows(tmp_path / "rows.jsonl", answer="zero")
+    assert done_again(own_runs) == want
+
+
+def test_a_folder_of_before_there_was_a_digest_is_known_by_its_checkpoint(own_runs, tmp_path):
+    one, before = own_runs[0], (own_runs[0].folder / "data.sha256").read_text().strip()
+    (one.folder / "data.sha256").unlink()
+    saved = one.folder / "checkpoints" / "step-000002"
+    saved.mkdir(parents=True)
+    (saved / "trainer.json").write_text(json.dumps({"step": 2, "data": before}))
+    assert done_again([one]) == {str(one.folder): ENDED}
+    write_rows(tmp_path / "rows.jsonl", answer="zero")
+    with pytest.raises(UserError, match="other questions or answers"):
+        done_again([one])
 
 
 def summary(right):

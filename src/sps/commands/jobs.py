@@ -17,6 +17,7 @@ from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Any
 
+from sps.commands.began import TaskNow
 from sps.config.load import differences, load_recipe
 from sps.config.recipe import Recipe
 from sps.errors import Stopped, UserError
@@ -91,8 +92,7 @@ def run_jobs(
 ) -> dict[str, Summaries]:
     """Have every job done; by folder, what each found."""
     began = time.time()
-    for job in jobs:
-        refuse_other(job)
+    _refuse_others(jobs)
     gpus = _gpus(jobs)
     workers = min(len(jobs), workers or gpus or os.cpu_count() or 1)
     found: dict[str, Summaries] = {}
@@ -216,7 +216,7 @@ MEASURED: dict[str, Any] = {
 
 def refuse_other(job: Job) -> None:
     """What a job's folder holds must be of its recipe: the result of another is not its result."""
-    if not any((job.folder / name).exists() for name in (RESULT, RECORD)):
+    if not _begun(job):
         return
     only = None if job.train or job.extras else MEASURED
     before, now = load_recipe(job.folder / RECIPE), job.recipe
@@ -226,6 +226,23 @@ def refuse_other(job: Job) -> None:
             f"{job.folder}: it holds a run of another recipe: {'; '.join(changed)}. Choose another "
             "folder with --out, or remove this one"
         )
+
+
+def _refuse_others(jobs: list[Job]) -> None:
+    """Before any work. Tasks are read where there are runs of before, each task once."""
+    known: dict[str, TaskNow] = {}
+    for job in jobs:
+        refuse_other(job)
+        if _begun(job):
+            config = job.recipe.task
+            name = config.model_dump_json()
+            if name not in known:
+                known[name] = TaskNow(config)
+            known[name].refuse_other(job.folder)
+
+
+def _begun(job: Job) -> bool:
+    return any((job.folder / name).exists() for name in (RESULT, RECORD))
 
 
 def _written(path: Path) -> Any:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sps.commands.began import data_digest, named_data
 from sps.commands.terminal import say
 from sps.config.load import load_recipe
 from sps.config.recipe import Recipe
 from sps.data.messages import asked_of
 from sps.errors import UserError
-from sps.run.folder import CHECKPOINTS, RECIPE, TASK_HASH
+from sps.run.began import other_code, other_data
+from sps.run.folder import CHECKPOINTS, RECIPE
 from sps.tasks import Task
 from sps.tasks.table import TASKS
 from sps.types import Problem
@@ -73,12 +74,17 @@ def own_task(model: str, asked: Mapping[str, Any]) -> Task:
     fields = type(recipe.task).model_fields
     changed = {k: asked[k] for k in _OF_PROMPT if k in fields and asked.get(k) is not None}
     task = _make(recipe, changed)
-    written = run / TASK_HASH
-    if task.source and written.exists():
-        now = hashlib.sha256(task.source.read_bytes()).hexdigest()
-        if now not in written.read_text(encoding="utf-8"):
-            _LOG.warning("%s is not the file that %s was trained with", task.source, run)
-    say(f"{run}: its own test problems, which it was not trained on")
+    if other_code(run, task.source):
+        _LOG.warning("%s is not the file that %s was trained with", task.source, run)
+    if other_data(run, data_digest(task)):
+        _LOG.warning(
+            "%s: %s changed since it was trained, and its test problems are drawn anew: it may "
+            "have been trained on some of these, or other answers count as right; their score is "
+            "no test. Put the data back as it was, or name questions it has not seen with --bench",
+            *(run, named_data(recipe.task)),
+        )
+    else:
+        say(f"{run}: its own test problems, which it was not trained on")
     return task
 
 
@@ -94,9 +100,17 @@ def warn_of_trained(model: str, name: str, problems: Sequence[Problem]) -> None:
         recipe = load_recipe(run / RECIPE)
         if recipe.task.type != kind:
             return
-        trained = {asked_of(p).strip() for p in _make(recipe, {}).problems("train")}
+        own = _make(recipe, {})
+        trained = {asked_of(p).strip() for p in own.problems("train")}
     except UserError as error:
         _LOG.warning("%s: cannot tell which questions were trained on (%s)", name, error)
+        return
+    if other_data(run, data_digest(own)):
+        _LOG.warning(
+            "%s: cannot tell which questions were trained on: %s changed since %s was trained. Put "
+            "the data back as it was to know",
+            *(name, named_data(recipe.task), run),
+        )
         return
     seen = sum(asked_of(p).strip() in trained for p in problems)
     if seen:

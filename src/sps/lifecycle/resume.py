@@ -26,9 +26,11 @@ from sps.policy.checkpoint import (
 from sps.policy.meter import Probe
 from sps.policy.placement import put_to_sleep
 from sps.policy.sharding import set_optimizer_state
+from sps.run.began import other_data
 from sps.run.disk import write_whole
 from sps.run.folder import (
     CHECKPOINTS,
+    DATA_HASH,
     EVALS,
     LOCK,
     RECIPE,
@@ -123,6 +125,21 @@ def keep_code(source: Path | None, folder: Path) -> None:
     write_whole(written, said)
 
 
+def keep_data(data: str, folder: Path) -> None:
+    """Keep the digest of all questions and answers; a run that has begun goes on with no other."""
+    if not (folder / RECORD).exists():
+        write_whole(folder / DATA_HASH, f"{data}\n")
+    elif other_data(folder, data):
+        raise _of_other_data(folder)
+
+
+def _of_other_data(folder: Path) -> UserError:
+    return UserError(
+        f"{folder}: cannot resume, the questions or answers are not those the run began with: the "
+        "data or a benchmark changed. Put them back, or choose another folder with --out"
+    )
+
+
 def _from_here(folder: Path) -> str:
     """How a new run begins with the weights of this one."""
     saved = [*find_checkpoints(folder / CHECKPOINTS).values()]
@@ -156,11 +173,7 @@ def restore(run: Run, checkpoint: Path) -> None:
     """Put everything back as it was when the checkpoint was written, and forget what came after."""
     state, tensors = load_trainer(checkpoint)
     if state.get("data", run.data) != run.data:  # older checkpoints do not say
-        raise UserError(
-            f"{run.folder}: cannot resume, the questions or answers are not those the run began "
-            "with: the data or a benchmark changed. Put them back, or choose another folder with "
-            "--out"
-        )
+        raise _of_other_data(run.folder)
     if lost := {"optimizer", "irl_optimizer", "probe"} - set(tensors):
         raise UserError(
             f"{checkpoint / 'trainer.pt'}: it lacks {', '.join(sorted(lost))}. Put it back from a "

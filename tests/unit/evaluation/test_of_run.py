@@ -5,9 +5,11 @@ import json
 import pytest
 
 from sps.commands import evaluate as command
+from sps.commands.began import TaskNow
 from sps.commands.evaluate import make_options, run_eval
-from sps.config.load import dump_recipe, parse_recipe
+from sps.config.load import dump_recipe, load_recipe, parse_recipe
 from sps.errors import UserError
+from sps.lifecycle.resume import keep_data
 from sps.rollout.texts import Written
 
 CODE = "def judge(problem, text):\n    return 0.5 if text == 'good' else 0\n"
@@ -52,7 +54,6 @@ def evaluated(monkeypatch, model, bench="", out=None, **given):
 
 def held_out(tmp_path):
     from sps.build import make_task
-    from sps.config.load import load_recipe
 
     task = make_task(load_recipe(tmp_path / "run" / "recipe.yaml"))
     return [task.prompt(p) for p in task.problems("test")]
@@ -115,3 +116,45 @@ def test_another_task_file_than_the_runs_is_warned_of(run, tmp_path, monkeypatch
     (tmp_path / "run" / "task.sha256").write_text("0" * 64 + "  mine.py\n")
     evaluated(monkeypatch, "run")
     assert "mine.py is not the file that run was trained with" in caplog.text
+
+
+def add_rows(tmp_path):
+    """What the run began with is kept; then it has more rows, and another split."""
+    before = held_out(tmp_path)
+    config = load_recipe(tmp_path / "run" / "recipe.yaml").task
+    keep_data(TaskNow(config).data, tmp_path / "run")
+    with (tmp_path / "rows.jsonl").open("a") as file:
+        file.writelines(f'{{"id": "q{i}", "question": "What is {i}?"}}\n' for i in range(10, 40))
+    assert held_out(tmp_path) != before
+
+
+def test_test_problems_that_are_drawn_anew_are_not_said_to_be_held_out(
+    run, tmp_path, monkeypatch, capsys, caplog
+):
+    add_rows(tmp_path)
+    evaluated(monkeypatch, "run")
+    assert "not trained on" not in " ".join(capsys.readouterr().out.split())
+    (warning,) = (r.getMessage() for r in caplog.records)
+    assert "run: task.data (rows.jsonl) changed since it was trained" in warning
+    assert "may have been trained on some of these" in warning
+    assert "Put the data back as it was, or name questions it has not seen with --bench" in warning
+
+
+def test_test_problems_that_are_as_they_were_are_said_to_be_held_out(
+    run, tmp_path, monkeypatch, capsys, caplog
+):
+    rows = (tmp_path / "rows.jsonl").read_text()
+    add_rows(tmp_path)
+    (tmp_path / "rows.jsonl").write_text(rows)
+    evaluated(monkeypatch, "run")
+    assert "which it was not trained on" in " ".join(capsys.readouterr().out.split())
+    assert not caplog.records
+
+
+def test_which_questions_were_trained_on_is_not_known_of_other_rows(
+    run, tmp_path, monkeypatch, caplog
+):
+    add_rows(tmp_path)
+    evaluated(monkeypatch, "run", "python:mine.py:rows.jsonl")
+    (warning,) = (r.getMessage() for r in caplog.records)
+    assert "cannot tell which questions were trained on: task.data (rows.jsonl) changed" in warning
