@@ -106,3 +106,15 @@ def test_overlap_with_a_benchmark_is_said(overlap, want, recipe, tmp_path, capsy
     assert all(text in said for text in want)
     assert re.search(rf"^train +{9 - 2 - (overlap == 'drop')} ", said, re.MULTILINE)
     assert re.search(r"^test +2 ", said, re.MULTILINE)
+
+
+def test_the_options_of_a_row_are_shown(recipe, tmp_path, capsys):
+    rows = [{"question": f"{i}?", "choices": ["dog", f"red{i}"], "answer": 1} for i in range(6)]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = {"type": "choice", "data": str(path), "template": "plain", "validation": 1, "test": 1}
+    recipe.write_text(json.dumps({"model": {"path": str(tmp_path / "model")}, "task": task}))
+    assert sps("data", recipe, "--show", "1") == 0
+    said = capsys.readouterr().out
+    assert "answers: 1 different ones; most frequent: B (6)" in said
+    assert re.search(r", answer 'B'\nQuestion: (\d)\?\n\nA\) dog\nB\) red\1\n", said)

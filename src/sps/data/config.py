@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 
 from sps.schema import Cut, Node, NonNegative, Positive
 
+OPTIONS = ("choices", "options")  # columns of multiple choice, each a list of texts
+
 
 class ColumnsConfig(Node):
     """Where a row holds what, `a.b` for b inside a; left out, the usual names are tried."""

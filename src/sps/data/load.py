@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sps.data.config import OPTIONS
 from sps.data.messages import TURNS, read_messages
 from sps.errors import UserError
 from sps.run.reading import MIB, is_text
@@ -288,11 +289,17 @@ def _problem(
     meta = {k: v for k, v in row.items() if isinstance(v, str | int | float | bool) and k != "id"}
     for used in (question, answer, "solution"):
         meta.pop(str(used), None)
+    lists = {k: row[k] for k in OPTIONS if _are_texts(row.get(k))}
+    meta |= lists
     if isinstance(asked, list):
         said = read_messages(asked, where)
         asked, meta = said.question, meta | said.meta
     if isinstance(gold, list) and len(gold) == 1 and not whole:
         gold = gold[0]
+    if (
+        lists and type(gold) is int
+    ):  # which option, counted from 0; as text it could be what one says
+        meta["answer"] = gold
     if isinstance(gold, str):
         gold = (_after_hashes(gold) if "####" in gold else gold).strip()
     any_type = whole and not isinstance(gold, str | float)
@@ -301,6 +308,10 @@ def _problem(
         if fault := _fault(value, what):
             raise UserError(f"{where} {fault}; mend or remove that row")
     return Problem(str(name), str(asked), gold if whole else str(gold), meta)
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(v, str) and is_text(v) for v in value)
 
 
 def _fault(value: Any, what: str) -> str:

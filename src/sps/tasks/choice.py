@@ -1,8 +1,9 @@
 """Multiple choice: which letter (or number) does the answer name?
 
-The options stand at the end of the question, one a line, as `A) ...` or `1) ...`. The last box
-counts; then what follows 'answer is' or 'Answer:'; then a reply that is no more than an option.
-Thoughts before `</think>` are read only where what follows them names no option.
+The options stand at the end of the question, one a line, as `A) ...` or `1) ...`; those that a
+row has as a list of its own are put there. The last box counts; then what follows 'answer is' or
+'Answer:'; then a reply that is no more than an option. Thoughts before `</think>` are read only
+where what follows them names no option.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from sps.data.config import DataConfig
+from sps.data.config import OPTIONS, DataConfig
 from sps.errors import UserError
 from sps.schema import Template
 from sps.tasks import Bench, TaskType, answers
@@ -91,14 +92,25 @@ def options(question: str) -> dict[str, str]:
 
 
 def labelled(problems: Sequence[Problem], where: str) -> list[Problem]:
-    """The problems with the right option's label as their answer; `where` is what errors name."""
+    """The problems with their options in the question and the right one's label as the answer;
+    `where` is what errors name."""
     return [_labelled(problem, f"{where}: row {i}") for i, problem in enumerate(problems, 1)]
 
 
 def _labelled(problem: Problem, where: str) -> Problem:
-    known = options(problem.question)
-    labels = "".join(known) or LETTERS
+    question = _with_options(problem, where)
+    known = options(question)
+    labels = "".join(known)
     gold = problem.answer.strip(" ().:").upper()
+    number = problem.meta.get("answer")  # an integer; see sps.data.load
+    if question != problem.question and type(number) is int and str(number) == gold:
+        if number not in range(len(labels)):
+            raise UserError(
+                f"{where}: the answer {number} is none of the {len(labels)} options of question "
+                f"{problem.id}, which an integer counts from 0; give 0 to {len(labels) - 1}, or "
+                f"the label of one, {', '.join(labels)}"
+            )
+        gold = labels[number]
     if len(gold) != 1 or gold not in labels:
         same = _saying(problem.answer, known)
         if len(same) != 1:
@@ -108,7 +120,41 @@ def _labelled(problem: Problem, where: str) -> Problem:
                 "on a line of its own at the end of the question"
             )
         gold = same[0]
-    return replace(problem, answer=gold)
+    return replace(problem, question=question, answer=gold)
+
+
+def _with_options(problem: Problem, where: str) -> str:
+    """The question, with its row's list of options at the end where they are not there yet."""
+    there = options(problem.question)
+    lists = (problem.meta.get(key) for key in OPTIONS)
+    given = next((texts for texts in lists if texts and isinstance(texts, list)), None)
+    if given is None:
+        if there:
+            return problem.question
+        raise UserError(
+            f"{where}: question {problem.id} has no options: there are no lines 'A) ...' at its "
+            f"end, and no list of texts under {' or '.join(OPTIONS)} in its row; write them at the "
+            "end of the question, every option on a line of its own, or into such a list"
+        )
+    if there and (given == list(there) or _are_the_same(there, given)):
+        return problem.question
+    labels = list(LETTERS[: len(given)])
+    own = list(options("\n".join(given))) == labels  # 'A) ...' is what they say themselves
+    lines = given if own else [f"{a}) {text}" for a, text in zip(LETTERS, given, strict=False)]
+    question = f"{problem.question}\n\n" + "\n".join(lines)
+    read = options(question)
+    if len(given) not in range(2, len(LETTERS) + 1) or list(read) != labels or "" in read.values():
+        raise UserError(
+            f"{where}: the {len(given)} options of question {problem.id} cannot be lettered; give "
+            f"2 to {len(LETTERS)} texts, none of them empty or with a line like 'A) ...'"
+        )
+    return question
+
+
+def _are_the_same(there: dict[str, str], given: Sequence[str]) -> bool:
+    """Are the question's own options those of the list, of which it may show the first line?"""
+    whole, shown = [_essence(text) for text in given], [_essence(text) for text in there.values()]
+    return len(whole) == len(shown) and all(any(w.startswith(s) for w in whole) for s in shown)
 
 
 def judge(problem: Problem, text: str, finished: bool = True, cut: str = "zero") -> Verdict:

@@ -7,6 +7,7 @@ everything that can be found out before any work is (`_try_out`).
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -264,16 +265,9 @@ def _try_out(task: PythonTask, pool: Pool) -> None:
     try:
         with closing(open_verifier(_Trial(task, pool))) as verifier:
             found = [_tried(task, verifier, *one) for one in asked]
+            _warn_of_types(task, verifier, list(zip(asked, found, strict=True)))
     except RunFailed as error:
         raise UserError(f"{task.code.key}: {error}") from None
-    golds = {text: v.kind for v, (p, text) in zip(found, asked, strict=True) if _is_number(p, text)}
-    if golds and "correct" not in golds.values():  # a text never equals a number
-        _LOG.warning(
-            "%s: judge finds %r wrong, which is its problem's answer; that is a number there, and "
-            "no text. If this is not meant, compare with str(problem.answer)",
-            task.code.key,
-            next(iter(golds)),
-        )
     if all(verdict.kind == "crashed" for verdict in found):
         problem, detail = asked[-1][0], found[-1].detail
         said = f"judge {detail}, {_those(asked)}; return False for what it cannot read"
@@ -317,8 +311,44 @@ def _example(problem: Problem) -> str:
     return f"def judge(problem, text): return text.strip() == {gold}"
 
 
-def _is_number(problem: Problem, text: str) -> bool:
-    return isinstance(problem.answer, int | float) and text == problem.answer_text
+def _warn_of_types(
+    task: PythonTask, verifier: Verifier, tried: Sequence[tuple[tuple[Problem, str], Verdict]]
+) -> None:
+    """A text never equals a number. Said only where the answer in the other type is found right:
+    what a judge wants may be another thing than the answer."""
+    golds = [
+        (problem, text, other, verdict.kind)
+        for (problem, text), verdict in tried
+        if text == problem.answer_text and (other := _in_the_other_type(problem)) is not None
+    ]
+    if any(kind == "correct" for *_, kind in golds):
+        return
+    for problem, text, other, _ in golds:
+        asked = replace(problem, answer=other)
+        if verifier.submit(asked, text, True).result().kind == "correct":
+            is_text = isinstance(problem.answer, str)
+            _LOG.warning(
+                "%s: judge does not find %r right, which is its problem's answer; that is a %s "
+                "there, and no %s. Compare with %s(problem.answer)",
+                task.code.key,
+                text,
+                *(("text", "number", "float") if is_text else ("number", "text", "str")),
+            )
+            return
+
+
+def _in_the_other_type(problem: Problem) -> str | float | None:
+    """A number's text, or the number that a text is, as those of a .csv file; None: neither."""
+    answer = problem.answer
+    if isinstance(answer, int | float):
+        return problem.answer_text
+    if not isinstance(answer, str):
+        return None
+    try:
+        found = float(answer)
+        return None if not math.isfinite(found) else int(answer) if answer.isdecimal() else found
+    except ValueError:
+        return None
 
 
 def _tried(task: PythonTask, verifier: Verifier, problem: Problem, text: str) -> Verdict:

@@ -1,10 +1,12 @@
 """Which option does an answer name?"""
 
+import json
 import time
 from dataclasses import replace
 
 import pytest
 
+from sps.data.load import load_problems
 from sps.errors import UserError
 from sps.tasks.choice import Choice, judge, labelled, options
 from sps.types import Problem
@@ -99,6 +101,85 @@ def test_a_gold_answer_that_is_no_option_is_refused(answer):
     message = rf"task\.data: f\.csv: row 2: the answer '{answer}' is none of the options A, B, C, D"
     with pytest.raises(UserError, match=message):
         labelled([FOUR, replace(FOUR, answer=answer)], "task.data: f.csv")
+
+
+COLOURS = ["dog", "red1", "car", "12"]
+SHOWN = "Which is colour number 1?\n\nA) dog\nB) red1\nC) car\nD) 12"
+ONE = {"question": "Which is colour number 1?", "choices": COLOURS, "answer": "B"}
+
+
+def read(tmp_path, *rows):
+    """As `task: {type: choice}` reads a file of these rows."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return labelled(load_problems(str(path)), "task.data: rows.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("answer", "label"),
+    [("B", "B"), ("red1", "B"), (0, "A"), (1, "B"), (3, "D"), ([2], "C"), ("12", "D"), (" c", "C")],
+)
+def test_the_options_of_a_row_are_put_into_its_question(answer, label, tmp_path):
+    (problem,) = read(tmp_path, ONE | {"answer": answer})
+    assert (problem.question, problem.answer) == (SHOWN, label)
+    assert options(problem.question) == dict(zip("ABCD", COLOURS, strict=True))
+    assert SHOWN in Choice({"test": [problem]}, "plain").prompt(problem)
+    assert judge(problem, f"\\boxed{{{label}}}").kind == "correct"
+    # An integer that counts is not read as what an option says; what is read stays as it is.
+    assert labelled([problem], "x")[0].question == SHOWN
+
+
+@pytest.mark.parametrize(
+    ("row", "question", "label"),
+    [
+        ({"choices": ["4", "2", "1"], "answer": 1}, "?\n\nA) 4\nB) 2\nC) 1", "B"),
+        ({"choices": ["4", "2", "1"], "answer": "1"}, "?\n\nA) 4\nB) 2\nC) 1", "C"),
+        ({"options": ["x", "y"], "answer": "B", "choices": "x, y"}, "?\n\nA) x\nB) y", "B"),
+        ({"choices": ["A) x", "B. y"], "answer": 1}, "?\n\nA) x\nB. y", "B"),
+        ({"choices": ["1.5", "2.5"], "answer": "A"}, "?\n\nA) 1.5\nB) 2.5", "A"),
+        # Statements in the question are not its options.
+        (
+            {"question": "True?\n1. a\n2. b", "choices": ["1 alone", "both"], "answer": 1},
+            "True?\n1. a\n2. b\n\nA) 1 alone\nB) both",
+            "B",
+        ),
+        # These are.
+        ({"question": "?\nA) x\nB) y", "choices": ["x", "y"], "answer": "B"}, None, "B"),
+        ({"question": "?\nA) x\nB) y", "choices": ["y", "x"], "answer": "x"}, None, "A"),
+        ({"question": "?\n1) x\n2) y", "choices": ["x", "y"], "answer": 1}, None, "1"),
+        ({"question": "?\n1) x\n2) y", "answer": 1}, None, "1"),
+        ({"question": "?\nA) x\nB) y", "choices": ["A", "B"], "answer": "B"}, None, "B"),
+        ({"question": "?\nA) x\nB) y", "choices": [1, 2], "answer": "B"}, None, "B"),
+    ],
+)
+def test_where_options_come_from(row, question, label, tmp_path):
+    row = {"question": "?"} | row
+    (problem,) = read(tmp_path, row)
+    assert (problem.question, problem.answer) == (question or row["question"], label)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (
+            {"choices": None},
+            r"question rows-000001 has no options: .* no lines 'A\) \.\.\.' at its end, and no "
+            "list of texts under choices or options in its row; write them at the end",
+        ),
+        ({"choices": []}, "has no options"),
+        ({"choices": [1, 2]}, "has no options"),
+        ({"choices": ["x", " "]}, "the 2 options of .* cannot be lettered; give 2 to 10 texts"),
+        ({"choices": ["x"]}, "the 1 options .* cannot be lettered"),
+        ({"choices": [f"x{i}" for i in range(11)]}, "the 11 options .* cannot be lettered"),
+        ({"choices": ["x", "y\nA) z"]}, "cannot be lettered; .* with a line like 'A"),
+        ({"answer": 4}, "the answer 4 is none of the 4 options .* counts from 0; give 0 to 3, or"),
+        ({"answer": -1}, "the answer -1 is none of the 4 options"),
+        ({"answer": "4"}, "the answer '4' is none of the options A, B, C, D"),
+    ],
+)
+def test_rows_without_readable_options_are_refused(row, message, tmp_path):
+    with pytest.raises(UserError, match=rf"task\.data: rows\.jsonl: row 2: .*{message}"):
+        read(tmp_path, ONE, ONE | row)
 
 
 def test_ten_options_are_read():

@@ -61,4 +61,44 @@ def test_a_text_that_is_compared_with_a_number_is_warned_of(
     made(tmp_path, code, data=str(data), validation=1, test=1)
     said = [r.getMessage() for r in caplog.records]
     assert len(said) == warned
-    assert all("judge finds '4" in text and "str(problem.answer)" in text for text in said)
+    assert all("does not find '4" in text and "str(problem.answer)" in text for text in said)
+
+
+OTHER = "a, b = map(float, text.split('x'))\n    return a * b == float(problem.answer)"
+EXACT = "a, b = map(int, text.split('x'))\n    return a * b == problem.answer"
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "warned"),
+    [
+        # Right is another thing than the answer: a product, say. No type would change that.
+        ("rows.jsonl", EXACT, ""),
+        ("rows.jsonl", OTHER, ""),
+        ("rows.csv", OTHER, ""),
+        ("rows.jsonl", "return text.strip() == problem.answer", "str(problem.answer)"),
+        ("rows.csv", "return text.strip() == problem.answer", ""),
+        ("rows.csv", "return text.isdigit() and int(text) == problem.answer", "float(problem"),
+        ("rows.csv", "return text != '' and float(text) == problem.answer", "float(problem"),
+        ("rows.jsonl", "return text.isdigit() and int(text) == problem.answer", ""),
+        ("rows.csv", "return text != '' and float(text) == float(problem.answer)", ""),
+        ("words.csv", "return text == problem.answer.upper()", ""),
+        ("words.csv", "return text != '' and float(text) == float(problem.answer) + 1", ""),
+    ],
+)
+def test_only_a_comparison_of_types_is_warned_of(tmp_path, caplog, monkeypatch, name, body, warned):
+    monkeypatch.setattr(logging.root.manager, "disable", 0)
+    data = tmp_path / name
+    answers = ["one", "inf", "9" * 400] if name == "words.csv" else [40, 41, 42]
+    if data.suffix == ".csv":
+        lines = [f"{i} + 40?,{answer}\n" for i, answer in enumerate(answers)]
+        data.write_text("question,answer\n" + "".join(lines))
+    else:
+        rows = [{"question": f"{i} + 40?", "answer": answer} for i, answer in enumerate(answers)]
+        data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code = f"def judge(problem, text):\n    {body}\n"
+    if "split" in body:
+        code = code.replace("    a, b", "    if 'x' not in text: return False\n    a, b")
+    made(tmp_path, code, data=str(data), validation=1, test=1)
+    said = [r.getMessage() for r in caplog.records]
+    assert len(said) == bool(warned)
+    assert all("does not find '4" in text and warned in text for text in said)
