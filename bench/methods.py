@@ -73,30 +73,21 @@ TRIALS: dict[str, dict[str, list[float]]] = {
     "mode_replay_max": {"irl.memory.weight": [0.109375, 0.33, 1.0]},
 }
 
+SMALL = ["threads=1", "rl.steps=1000", "irl.every=50"]  # of both small policies
+SMALL += ["evaluation.every=200", "evaluation.validation_n=128"]
+
 # recipe, and what the bed sets: rates, lengths, validation.
 BEDS: dict[str, tuple[str, float, list[str]]] = {
     "embedded": (
         "recipes/demo/countdown_grpo.yaml",
         1e-4,
-        [
-            "threads=1",
-            "rl.steps=1000",
-            "irl.every=50",
-            "evaluation.every=200",
-            "evaluation.validation_n=128",
-        ],
+        SMALL,
     ),
     # Say where the policy is: --set model.path=... (bench/colouring.py makes it)
     "colouring": (
         "bench/colouring.yaml",
         1e-4,
-        [
-            "threads=1",
-            "rl.steps=1000",
-            "irl.every=50",
-            "evaluation.every=200",
-            "evaluation.validation_n=128",
-        ],
+        SMALL,
     ),
     "smollm2": (
         "recipes/countdown/smollm2_grpo.yaml",

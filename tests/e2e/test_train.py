@@ -76,8 +76,8 @@ def test_every_algorithm_learns_something_finite_and_stores_it(name, tmp_path):
             assert reward == pytest.approx(1 - max(0, length - 5) / 3, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ["grpo", "dapo", "gspo"])
-def test_reward_rises(name, tmp_path):
+@pytest.mark.parametrize(("name", "gain"), [("grpo", 0.2), ("dapo", 0.2), ("gspo", 0.12)])
+def test_reward_rises(name, gain, tmp_path):
     """192 samples a step: a mean has an error of 0.035, one of four steps 0.018. So 0.12 are three
     of the difference's; with eight seeds GSPO gains 0.13 to 0.32."""
     rollout = {"prompts": 24, "n": 8, "max_new_tokens": 8}
@@ -86,7 +86,7 @@ def test_reward_rises(name, tmp_path):
     )
     run(recipe, tmp_path / "run")
     reward = [r["reward"] for r in told(tmp_path / "run") if r["kind"] == "rl"]
-    assert np.mean(reward[-4:]) > reward[0] + 0.12
+    assert np.mean(reward[-4:]) > reward[0] + gain
 
 
 def test_stored_logprobs_are_those_of_the_sampling_policy(tmp_path):

@@ -296,9 +296,7 @@ def _problem(
         asked, meta = said.question, meta | said.meta
     if isinstance(gold, list) and len(gold) == 1 and not whole:
         gold = gold[0]
-    if (
-        lists and type(gold) is int
-    ):  # which option, counted from 0; as text it could be what one says
+    if lists and type(gold) is int:  # which option, from 0; as text it could be what one says
         meta["answer"] = gold
     if isinstance(gold, str):
         gold = (_after_hashes(gold) if "####" in gold else gold).strip()
