@@ -164,6 +164,8 @@ def rl_step(run: Run, step: int, groups: Sequence[Group], old: Old | None = None
     recalling = time.perf_counter() - began
 
     def part_loss(rows: Rows, new_BT: Tensor, entropy_BT: Tensor) -> tuple[Tensor, dict]:
+        if not batch.learnt:
+            return recalled.loss(rows, new_BT)
         # Of all rows, the recalled ones too: sharded ranks run their references in step.
         ref_BT = _reference(run, rows)
         own, others = rows.split(len(batch.learnt))

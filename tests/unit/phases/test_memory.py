@@ -258,3 +258,18 @@ def test_as_long_as_nothing_is_learnt_every_ratio_is_one_beside_memory_too(tmp_p
     run.close()
     assert [metrics["ratio"] for metrics in told] == [1, 1, 1]
     assert all(metrics["memory/recalled"] for metrics in told)
+
+
+def test_a_step_that_learns_from_memory_alone_says_nothing_of_its_own_rollouts(tmp_path):
+    save_model(tmp_path / "model")
+    run, _ = open_made_run(
+        tmp_path / "model",
+        tmp_path / "run",
+        irl__memory={"share": 9.0, "weight": 0.5},
+        rl__algorithm={"type": "none"},
+    )
+    ((_, told, _),) = rl_phase(run, Phase(1, 1, 1, 1))
+    run.close()
+    assert told["used"] == 0 < told["memory/recalled"]
+    assert told["memory/share"] == told["ratio"] == 1
+    assert not {"engine_gap", "entropy"} & told.keys()
