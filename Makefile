@@ -5,8 +5,10 @@ BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 VLLM_VENV ?= .venv-vllm
 VLLM_READY = $(VLLM_VENV)/.ready
+KERNELS_VENV ?= .venv-kernels
+KERNELS_READY = $(KERNELS_VENV)/.ready
 
-.PHONY: demo test test-8bit test-deepspeed test-slow test-vllm check bench mutate clean
+.PHONY: demo test test-8bit test-deepspeed test-kernels test-slow test-vllm check bench mutate clean
 
 demo: $(READY)
 	$(BIN)/sps demo --again
@@ -19,6 +21,12 @@ test-slow: $(READY)
 
 test-vllm: $(VLLM_READY)
 	$(VLLM_VENV)/bin/python -m pytest -m "vllm"
+
+# The kernels of the GPU engine, and the engine in float32, under Triton's interpreter on a CPU.
+test-kernels: $(KERNELS_READY)
+	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(KERNELS_VENV)/bin/python -m pytest -n auto -m "gpu" \
+		-W "ignore:Conversion of an array:DeprecationWarning" \
+		tests/gpu/test_kernels.py tests/gpu/test_speculation.py
 
 test-8bit: $(READY)
 	$(BIN)/python -m pip install --quiet --editable ".[8bit]"
@@ -63,5 +71,14 @@ $(VLLM_READY): pyproject.toml
 		--editable ".[test]"
 	touch $(VLLM_READY)
 
+# The interpreter of Triton 3.6 and NumPy 2.4 do not agree on what a number is.
+$(KERNELS_READY): pyproject.toml
+	test -x $(KERNELS_VENV)/bin/python || $(PYTHON) -m venv $(KERNELS_VENV)
+	$(KERNELS_VENV)/bin/python -m pip install --quiet --upgrade pip
+	$(KERNELS_VENV)/bin/python -m pip install --quiet "torch==2.13.0"
+	$(KERNELS_VENV)/bin/python -m pip install --quiet --editable ".[test]" \
+		"triton==3.6.0" "numpy<2.4"
+	touch $(KERNELS_READY)
+
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) runs build dist mutants
+	rm -rf $(VENV) $(VLLM_VENV) $(KERNELS_VENV) runs build dist mutants

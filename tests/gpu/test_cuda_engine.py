@@ -118,45 +118,6 @@ def test_same_seed_draws_the_same_in_any_batch_and_after_a_refill():
     assert same >= 14, same  # of 16: bf16 products of other batch sizes may tip a close call
 
 
-@pytest.mark.parametrize(
-    ("parts", "keys", "warps"), [(1, 64, 2), (3, 64, 2), (16, 64, 4), (5, 128, 4)]
-)
-def test_attention_is_a_softmax_over_all_pages_of_a_row(parts, keys, warps):
-    from sps.rollout.cuda import attention
-    from sps.rollout.cuda.state import PAGE, State
-
-    torch.manual_seed(0)
-    heads, shared, width, prompt = 14, 2, 128, 150
-    own = [0, 1, 63, 64, 127, 128, 129, 2000]
-    cache = torch.randn(2, 60, shared, PAGE, width, device="cuda").bfloat16()
-    table = torch.zeros(8, 2 + 2000 // PAGE + 1, dtype=torch.int32, device="cuda")
-    table[:, :2] = torch.tensor([7, 3])  # one prompt for all
-    state, free = State.empty(8, 1, torch.device("cuda")), iter(torch.randperm(50).add(10).tolist())
-    for row, size in enumerate(own):
-        for at in range(size // PAGE + 1):
-            table[row, 2 + at] = next(free)
-    state.slot.copy_(torch.arange(8))
-    state.own.copy_(torch.tensor(own))
-    state.live.fill_(1)
-    length = torch.tensor([prompt], dtype=torch.int32, device="cuda")
-    qkv = torch.randn(8, (heads + 2 * shared) * width, device="cuda").bfloat16()
-    still = torch.ones(3000, width, device="cuda"), torch.zeros(3000, width, device="cuda")
-    plan = attention.Plan(parts, keys, 1, warps, 3)
-    got = attention.attend(
-        qkv, still, state, length, (cache[0], cache[1]), table, heads, None, 1e-6, plan
-    ).view(8, heads, width)
-    for row, size in enumerate(own):
-        q, *new = qkv[row].view(-1, width).double().split([heads, shared, shared])
-        pages = cache[:, table[row].long()].double().transpose(1, 2)  # [2, H, M, PAGE, D]
-        before = pages[:, :, :2].flatten(2, 3)[:, :, :prompt]
-        after = pages[:, :, 2:].flatten(2, 3)[:, :, : size + 1]  # the new token was stored
-        assert torch.equal(after[:, :, -1], torch.stack(new))
-        k, v = torch.cat([before, after], 2).repeat_interleave(heads // shared, 1)
-        p = ((k @ q[:, :, None])[..., 0] * width**-0.5).softmax(-1)
-        want = (p[:, None] @ v)[:, 0]
-        assert (got[row].double() - want).norm() < 1e-2 * want.norm(), (row, size)
-
-
 def test_few_pages_make_rows_wait_and_change_no_log_probability(monkeypatch):
     from sps.rollout.cuda import room
     from sps.rollout.cuda.state import PAGE
@@ -185,25 +146,6 @@ def test_first_tokens_follow_the_distribution():
     got = torch.stack([(first == t).float().mean() for t in top.indices])
     error = (top.values * (1 - top.values) / 4096).sqrt()
     assert ((got - top.values).abs() < 4 * error + 0.01).all(), (got, top.values)
-
-
-@pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
-@pytest.mark.parametrize("size", [300, 49152, 151936])
-def test_a_token_is_drawn_as_on_a_cpu(temperature, size):
-    from sps.rollout.cuda import kernels
-    from sps.rollout.native.sampling import draw, stream_at
-
-    torch.manual_seed(0)
-    logits = (torch.randn(256, size, device="cuda") * 3).bfloat16()
-    logits[0, :200], logits[1, 200:] = -torch.inf, -torch.inf  # blocks without any mass
-    key = torch.randint(-(2**62), 2**62, (256,), device="cuda")
-    own = torch.randint(0, 50, (256,), device="cuda", dtype=torch.int32)
-    token, logprob = kernels.draw(logits, key, own, 1, temperature)
-    want, want_logprob = draw(logits, stream_at(key, own + 1), temperature, 1.0, 0)
-    same = token == want
-    assert same.float().mean() > 0.98  # sums in another order may tip a close call
-    assert (logprob - want_logprob)[same].abs().max() < 1e-4
-    assert torch.isfinite(logprob).all()
 
 
 def test_greedy_and_truncated_sampling():
