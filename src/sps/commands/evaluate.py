@@ -22,6 +22,7 @@ from sps.evaluation.progress import make_progress
 from sps.evaluation.scores import Scores, count_scores
 from sps.evaluation.tables import markdown, write_results
 from sps.policy.resolve import resolve_model
+from sps.policy.weights import weights_digest
 from sps.ranks import Ranks, join_ranks
 from sps.rollout.texts import TextEngine
 from sps.run.lock import hold, release
@@ -203,6 +204,9 @@ def _take(run: _Eval) -> dict[str, Any]:
         **asdict(run.settings),
         **run.judged,
         "right": run.machinery.right,
+        "weights": ""
+        if run.settings.endpoint
+        else weights_digest(run.settings.model, run.settings.gguf),
         "questions": {
             part.name: _digest(json.dumps([[p.id, p.question] for p in part.problems]))
             for part in run.parts

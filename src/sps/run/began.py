@@ -1,4 +1,5 @@
-"""What a run folder says its run began with: the user's own code, and the questions and answers.
+"""What a run folder says its run began with: the user's own code, the questions and answers, and
+the weights.
 
 Folders of older versions say less: what is not known counts as the same.
 """
@@ -9,7 +10,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from sps.run.folder import CHECKPOINTS, DATA_HASH, TASK_HASH, find_checkpoints
+from sps.run.folder import BASE_HASH, CHECKPOINTS, DATA_HASH, TASK_HASH, find_checkpoints
 
 
 def code_hash(source: Path) -> str:
@@ -28,6 +29,15 @@ def other_code(run: Path, source: Path | None) -> bool:
 def other_data(run: Path, data: str) -> bool:
     """Whether a digest is not that of the questions and answers that the run began with."""
     return _stored_data(run) not in ("", data)
+
+
+def other_base(run: Path, weights: str) -> bool:
+    """Whether a digest is not that of the weights that the run began from; empty: nobody knows."""
+    try:
+        began = (run / BASE_HASH).read_text(encoding="utf-8").strip()
+    except OSError:
+        return False
+    return bool(began and weights) and began != weights
 
 
 def _stored_data(run: Path) -> str:
