@@ -49,6 +49,7 @@ from sps.policy.update import Budget, make_optimizer
 from sps.ranks import ALONE, Ranks
 from sps.rollout import RolloutEngine
 from sps.rollout.table import ENGINES
+from sps.run.began import refuse_elsewhere
 from sps.run.folder import RECIPE, RECORD, ROLLOUTS
 from sps.run.health import Health
 from sps.run.track import Listener, Track, read_records
@@ -71,6 +72,8 @@ def open_run(
     """Everything a run needs, new or resumed; bad input fails here, before any work."""
     algorithm_of(recipe.rl.algorithm), selector_of(recipe.irl.selector.type)  # their rows are there
     use_threads(recipe)
+    if resume:
+        refuse_elsewhere(folder, recipe.model_dump())
     check_mix(recipe)
     recipe = settle_dtype(recipe, folder)
     checkpoint, damaged = ranks.broadcast(lambda: claim(recipe, folder, resume))

@@ -124,6 +124,27 @@ def test_an_evaluation_does_not_go_on_with_other_weights_of_the_same_name(base, 
     assert json.loads(about.read_text())["weights"] == weights_digest(str(base))
 
 
+def test_from_another_folder_the_error_names_the_one_that_a_run_was_started_in(
+    base, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    recipe, out = short(Path("base"), checkpoint__mix=0.3, evaluation__final=True), tmp_path / "run"
+    job = Job("x", recipe, out)
+    scores = run_job(job)
+    (tmp_path / "away").mkdir()
+    monkeypatch.chdir(tmp_path / "away")
+    where = rf"model\.path: base is not in {tmp_path}/away but in {tmp_path}, where this run was"
+    with pytest.raises(UserError, match=where):
+        open_run(recipe, out, resume=True)
+    with pytest.raises(UserError, match=where):
+        run_job(job)
+    shutil.copytree(base, "base")  # all that it names is here, too
+    open_run(recipe, out, resume=True).close()
+    assert (out / "started_in").read_text() == str(tmp_path / "away")
+    monkeypatch.chdir(tmp_path)
+    assert run_job(job) == scores
+
+
 def test_adapters_are_not_resumed_on_another_base(base, tmp_path):
     """Which is said before they are put on it: it may have another shape."""
     pytest.importorskip("peft", reason="the extra sps-rl[lora] is not installed")

@@ -13,7 +13,7 @@ from sps.config.load import load_recipe
 from sps.config.recipe import Recipe
 from sps.data.messages import asked_of
 from sps.errors import UserError
-from sps.run.began import other_code, other_data
+from sps.run.began import other_code, other_data, refuse_elsewhere
 from sps.run.folder import CHECKPOINTS, RECIPE
 from sps.tasks import Task
 from sps.tasks.table import TASKS
@@ -73,7 +73,7 @@ def own_task(model: str, asked: Mapping[str, Any]) -> Task:
     recipe = load_recipe(run / RECIPE)
     fields = type(recipe.task).model_fields
     changed = {k: asked[k] for k in _OF_PROMPT if k in fields and asked.get(k) is not None}
-    task = _make(recipe, changed)
+    task = _make(run, recipe, changed)
     if other_code(run, task.source):
         _LOG.warning("%s is not the file that %s was trained with", task.source, run)
     if other_data(run, data_digest(task)):
@@ -100,7 +100,7 @@ def warn_of_trained(model: str, name: str, problems: Sequence[Problem]) -> None:
         recipe = load_recipe(run / RECIPE)
         if recipe.task.type != kind:
             return
-        own = _make(recipe, {})
+        own = _make(run, recipe, {})
         trained = {asked_of(p).strip() for p in own.problems("train")}
     except UserError as error:
         _LOG.warning("%s: cannot tell which questions were trained on (%s)", name, error)
@@ -121,5 +121,6 @@ def warn_of_trained(model: str, name: str, problems: Sequence[Problem]) -> None:
         )
 
 
-def _make(recipe: Recipe, changed: dict[str, Any]) -> Task:
+def _make(run: Path, recipe: Recipe, changed: dict[str, Any]) -> Task:
+    refuse_elsewhere(run, {"task": recipe.task.model_dump()})
     return TASKS[recipe.task.type].make(recipe.task.model_copy(update=changed))

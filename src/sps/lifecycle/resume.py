@@ -27,7 +27,7 @@ from sps.policy.meter import Probe
 from sps.policy.placement import put_to_sleep
 from sps.policy.sharding import set_optimizer_state
 from sps.policy.weights import refuse_other_base, weights_digest
-from sps.run.began import other_data
+from sps.run.began import keep_place, other_data
 from sps.run.disk import write_whole
 from sps.run.folder import (
     BASE_HASH,
@@ -69,6 +69,7 @@ def claim(recipe: Recipe, folder: Path, resume: bool) -> tuple[Path | None, str]
                 f"{folder}: this folder holds other files; choose an empty one with --out"
             )
         write_whole(folder / RECIPE, dump_recipe(recipe))
+        keep_place(folder)
         return _last_sound(folder) if resume else (None, "")
     except OSError as error:
         raise UserError(f"{folder}: cannot write the run folder ({error.strerror})") from None

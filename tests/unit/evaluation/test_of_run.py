@@ -11,6 +11,7 @@ from sps.config.load import dump_recipe, load_recipe, parse_recipe
 from sps.errors import UserError
 from sps.lifecycle.resume import keep_data
 from sps.rollout.texts import Written
+from sps.run.began import keep_place, refuse_elsewhere
 
 CODE = "def judge(problem, text):\n    return 0.5 if text == 'good' else 0\n"
 
@@ -158,3 +159,48 @@ def test_which_questions_were_trained_on_is_not_known_of_other_rows(
     evaluated(monkeypatch, "run", "python:mine.py:rows.jsonl")
     (warning,) = (r.getMessage() for r in caplog.records)
     assert "cannot tell which questions were trained on: task.data (rows.jsonl) changed" in warning
+
+
+def test_from_another_folder_a_run_is_not_evaluated_but_said_where_it_is(
+    run, tmp_path, monkeypatch, caplog
+):
+    """The paths in its recipe are relative: they start at the folder that sps is started in."""
+    away = tmp_path / "away"
+    away.mkdir()
+    keep_place(tmp_path / "run")
+    monkeypatch.chdir(away)
+    where = rf"task\.data: rows\.jsonl is not in {away} but in {tmp_path}, where this run was"
+    with pytest.raises(UserError, match=where) as said:
+        evaluated(monkeypatch, "../run")
+    assert str(said.value).endswith(f"(cd {tmp_path}); the run is {tmp_path / 'run'}")
+    evaluated(monkeypatch, "../run", "python:../mine.py:../rows.jsonl")
+    (warning,) = (r.getMessage() for r in caplog.records)
+    assert "cannot tell which questions were trained on (../run: task.data: rows.jsonl" in warning
+    (tmp_path / "rows.jsonl").rename(away / "rows.jsonl")
+    with pytest.raises(UserError, match=r"task\.path: mine\.py is not in"):
+        evaluated(monkeypatch, "../run")
+    (away / "mine.py").write_text(CODE)  # then all is as if it had been started here
+    evaluated(monkeypatch, "../run")
+    (away / "rows.jsonl").unlink()
+    with pytest.raises(UserError, match=r"there is no file rows\.jsonl"):  # nor is it there
+        evaluated(monkeypatch, "../run")
+
+
+def test_every_path_of_a_recipe_is_looked_for_where_the_run_was_started(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("base", "rows.jsonl", "own"):
+        (tmp_path / name).touch()
+    keep_place(tmp_path)
+    monkeypatch.chdir("/")
+    sources = [{"data": "openai/gsm8k"}, {"data": "rows.jsonl"}]
+    for tree, key in [
+        ({"model": {"path": "base"}}, "model.path: base"),
+        ({"task": {"sources": sources}}, "task.sources.data: rows.jsonl"),
+        ({"task": {"data_dir": "own", "data": None}}, "task.data_dir: own"),
+    ]:
+        with pytest.raises(UserError, match=key):
+            refuse_elsewhere(tmp_path, tree)
+    for other in ("/base", str(tmp_path / "base"), "owner/name", "~/base", None):
+        refuse_elsewhere(tmp_path, {"model": {"path": other}})
+    (tmp_path / "started_in").unlink()  # of an older version
+    refuse_elsewhere(tmp_path, {"model": {"path": "base"}})
