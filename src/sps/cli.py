@@ -249,7 +249,7 @@ def evaluate(
     if compare_with is not None:
         run_eval_compare(*compare_with)
         return
-    settings, machinery = make_options(model, given)
+    settings, machinery = make_options(model, given, regrade)
     run_eval(settings, machinery, bench, out, regrade)
 
 

@@ -12,7 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from sps.commands.of_run import defaults_of, own_task, warn_of_trained
+from sps.commands.of_run import (
+    defaults_of,
+    own_task,
+    refuse_no_checkpoint,
+    refuse_other_adapted,
+    warn_of_trained,
+)
 from sps.commands.terminal import say
 from sps.errors import UserError
 from sps.evaluation.claim import claim, held, keep
@@ -81,8 +87,12 @@ class Machinery:
     trust_remote_code: bool = False  # run the code that comes with the model
 
 
-def make_options(model: str, given: dict[str, Any]) -> tuple[EvalSettings, Machinery]:
+def make_options(
+    model: str, given: dict[str, Any], regrade_only: bool = False
+) -> tuple[EvalSettings, Machinery]:
     """Options by name; those that are None or not there come from the model's run, if any."""
+    if not (given.get("endpoint") or regrade_only):
+        refuse_no_checkpoint(model)
     asked = {**defaults_of(model, given), **{k: v for k, v in given.items() if v is not None}}
     names = {f.name for f in fields(EvalSettings)}
     drawn = {k: v for k, v in asked.items() if k in names}
@@ -188,6 +198,8 @@ def _resolved(
     """A run by the checkpoint it stands for now, and 'auto' by what it is here, or was before."""
     if settings.endpoint:
         return replace(settings, dtype="auto")  # the server's own
+    if not regrade_only:
+        refuse_other_adapted(settings.model)
     dtype = settings.dtype
     if dtype == "auto":
         dtype = held(folder).get("dtype", "auto")

@@ -13,8 +13,9 @@ from sps.config.load import load_recipe
 from sps.config.recipe import Recipe
 from sps.data.messages import asked_of
 from sps.errors import UserError
+from sps.policy.weights import refuse_other_base
 from sps.run.began import other_code, other_data, refuse_elsewhere
-from sps.run.folder import CHECKPOINTS, RECIPE
+from sps.run.folder import CHECKPOINTS, RECIPE, find_checkpoints, mixed_path
 from sps.tasks import Task
 from sps.tasks.table import TASKS
 from sps.types import Problem
@@ -36,6 +37,32 @@ def find_run(model: str) -> Path | None:
     elif (folder / "config.json").exists():
         return None
     return folder if (folder / RECIPE).exists() else None
+
+
+def refuse_no_checkpoint(model: str) -> None:
+    """Before anything is said or made: a checkpoint of a run that is named is there."""
+    run, folder = find_run(model), Path(model).expanduser()
+    if run is not None and not folder.exists():
+        there = ", ".join(path.name for path in checkpoints_of(run)) or "none yet"
+        raise UserError(
+            f"{model}: there is no such checkpoint. Give one of those in {folder.parent}: {there}"
+        )
+
+
+def checkpoints_of(run: Path) -> list[Path]:
+    """All that a run has to be evaluated, by step, then of stops, then what it ended with."""
+    saved = [
+        p for kind in ("step", "stop") for p in find_checkpoints(run / CHECKPOINTS, kind).values()
+    ]
+    return [*saved, *(path for path in [mixed_path(run)] if path.exists())]
+
+
+def refuse_other_adapted(model: str) -> None:
+    """Adapters of a run go with the weights that they were trained on."""
+    run = find_run(model)
+    if run is not None and (base := load_recipe(run / RECIPE).model).lora is not None:
+        refuse_elsewhere(run, {"model": base.model_dump()})
+        refuse_other_base(run, base.path, base.gguf)
 
 
 def defaults_of(model: str, given: Mapping[str, Any]) -> dict[str, Any]:

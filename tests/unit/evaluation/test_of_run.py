@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from sps.cli import main
 from sps.commands import evaluate as command
 from sps.commands.began import TaskNow
 from sps.commands.evaluate import make_options, run_eval
@@ -37,7 +38,11 @@ def run(tmp_path, monkeypatch):
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     task = {"type": "python", "path": "mine.py", "data": "rows.jsonl", "workers": 1, "right": 0.5}
     task |= {"template": "plain", "validation": 2, "test": 3, "cut": "judge"}
-    tree = {"task": task, "rollout": {"max_new_tokens": 7}, "evaluation": {"temperature": 0.9}}
+    tree = {
+        "task": task,
+        "rollout": {"max_new_tokens": 7},
+        "evaluation": {"temperature": 0.9},
+    }
     recipe = parse_recipe({**tree, "model": {"path": "base"}}, "test")
     saved = tmp_path / "run" / "checkpoints" / "step-000002"
     saved.mkdir(parents=True)
@@ -111,6 +116,51 @@ def test_what_is_no_run_has_the_usual_defaults_and_needs_a_benchmark(run, tmp_pa
     assert machinery.cut == "zero"
     with pytest.raises(UserError, match="neither a run's folder nor a checkpoint"):
         run_eval(settings, machinery, "")
+
+
+def test_a_checkpoint_that_is_not_there_is_said_first_and_leaves_nothing(
+    run, tmp_path, monkeypatch, capsys
+):
+    """One that is forgotten by now is judged again all the same."""
+    saved = run.parent
+    evaluated(monkeypatch, run, out=tmp_path / "before")
+    for name in ("mixed", "stop-000003", "step-000010"):
+        (saved / name).mkdir()
+    (saved / "damaged-step-000001").mkdir()
+    before = sorted(tmp_path.iterdir())
+    there = f"in {saved}: step-000002, step-000010, stop-000003, mixed"
+    capsys.readouterr()
+    for bench in ("", "countdown"):
+        with pytest.raises(UserError, match="step-99: there is no such checkpoint") as said:
+            evaluated(monkeypatch, saved / "step-99", bench)
+        assert str(said.value).endswith(there)
+    assert sorted(tmp_path.iterdir()) == before
+    assert capsys.readouterr().out == ""
+    run.rename(tmp_path / "gone")
+    assert make_options(str(run), {"endpoint": "http://localhost/v1"})[0].model == str(run)
+    again = ["sps", "eval", str(run), "--out", "before", "--n", "2", "--regrade"]
+    monkeypatch.setattr("sys.argv", again)
+    main()
+    assert "test: 0 verdicts changed" in capsys.readouterr().out
+
+
+def test_adapters_of_a_run_are_not_evaluated_on_another_base(run, tmp_path, monkeypatch):
+    """Nor where their base is not; a run that trained all weights has them in its checkpoint."""
+    tree = load_recipe("run/recipe.yaml").model_dump()
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "model.safetensors").write_bytes(b"others")
+    (tmp_path / "run" / "base.sha256").write_text("0123456789abcdef\n")
+    keep_place(tmp_path / "run")
+    evaluated(monkeypatch, "run", "countdown", tmp_path / "whole")
+    tree["model"]["lora"] = {"rank": 4}
+    (tmp_path / "run" / "recipe.yaml").write_text(dump_recipe(parse_recipe(tree, "test")))
+    with pytest.raises(UserError, match=r"run: base \(model\.path\) holds other weights now"):
+        evaluated(monkeypatch, "run", "countdown", tmp_path / "adapters")
+    assert not (tmp_path / "adapters").exists()
+    (tmp_path / "away").mkdir()
+    monkeypatch.chdir(tmp_path / "away")
+    with pytest.raises(UserError, match=r"model\.path: base is not in .*/away but in"):
+        evaluated(monkeypatch, "../run", "countdown")
 
 
 def test_another_task_file_than_the_runs_is_warned_of(run, tmp_path, monkeypatch, caplog):
