@@ -88,12 +88,13 @@ class Machinery:
 
 
 def make_options(
-    model: str, given: dict[str, Any], regrade_only: bool = False
+    model: str, given: dict[str, Any], bench: str = "", regrade_only: bool = False
 ) -> tuple[EvalSettings, Machinery]:
     """Options by name; those that are None or not there come from the model's run, if any."""
     if not (given.get("endpoint") or regrade_only):
         refuse_no_checkpoint(model)
-    asked = {**defaults_of(model, given), **{k: v for k, v in given.items() if v is not None}}
+    usual = defaults_of(model, given, own=not bench)
+    asked = {**usual, **{k: v for k, v in given.items() if v is not None}}
     names = {f.name for f in fields(EvalSettings)}
     drawn = {k: v for k, v in asked.items() if k in names}
     other = {k: v for k, v in asked.items() if k not in names}

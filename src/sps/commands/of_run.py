@@ -65,8 +65,9 @@ def refuse_other_adapted(model: str) -> None:
         refuse_other_base(run, base.path, base.gguf)
 
 
-def defaults_of(model: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that a run's recipe decides where they are not given, and says so."""
+def defaults_of(model: str, given: Mapping[str, Any], own: bool) -> dict[str, Any]:
+    """The options that a run's recipe decides where they are not given, and says so. Of its own
+    test problems, how many samples too."""
     run = None if given.get("endpoint") else find_run(model)
     if run is None:
         return {}
@@ -78,6 +79,7 @@ def defaults_of(model: str, given: Mapping[str, Any]) -> dict[str, Any]:
     how, task = recipe.evaluation, recipe.task
     found = {"temperature": how.temperature, "top_p": how.top_p, "top_k": how.top_k}
     found |= {"max_new_tokens": recipe.rollout.max_new_tokens}
+    found |= {"n": how.n} if own else {}
     found |= {
         k: getattr(task, k) for k in ("template", "cut", "right") if k in type(task).model_fields
     }

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from sps.api import evaluate
 from sps.cli import main
 from sps.commands import evaluate as command
 from sps.commands.began import TaskNow
@@ -41,7 +42,7 @@ def run(tmp_path, monkeypatch):
     tree = {
         "task": task,
         "rollout": {"max_new_tokens": 7},
-        "evaluation": {"temperature": 0.9},
+        "evaluation": {"temperature": 0.9, "n": 3},
     }
     recipe = parse_recipe({**tree, "model": {"path": "base"}}, "test")
     saved = tmp_path / "run" / "checkpoints" / "step-000002"
@@ -54,7 +55,7 @@ def run(tmp_path, monkeypatch):
 def evaluated(monkeypatch, model, bench="", out=None, **given):
     fake = Fake()
     monkeypatch.setattr(command, "make_texts", lambda settings, machinery: fake)
-    settings, machinery = make_options(str(model), {"n": 2, "workers": 1, **given})
+    settings, machinery = make_options(str(model), {"n": 2, "workers": 1, **given}, bench)
     return run_eval(settings, machinery, bench, out)["benchmarks"], fake
 
 
@@ -142,6 +143,23 @@ def test_a_checkpoint_that_is_not_there_is_said_first_and_leaves_nothing(
     monkeypatch.setattr("sys.argv", again)
     main()
     assert "test: 0 verdicts changed" in capsys.readouterr().out
+
+
+def test_its_own_test_problems_get_as_many_samples_as_in_the_recipe(run, monkeypatch, capsys):
+    found, fake = evaluated(monkeypatch, "run", n=None)
+    assert (fake.sampling.n, found["test"]["n"]) == (3, 3)
+    assert ", n 3, " in " ".join(capsys.readouterr().out.split())
+    assert make_options("run", {"n": 5})[0].n == 5  # what is given wins
+    assert make_options("run", {}, "countdown")[0].n == 16
+    assert ", n " not in capsys.readouterr().out
+    assert make_options("base", {})[0].n == 16
+    line = ["sps", "eval", "run", "--bench", "countdown", "--limit", "1", "--out", "a"]
+    monkeypatch.setattr("sys.argv", line)
+    main()  # with the model of before, which answers at once
+    assert fake.sampling.n == 16
+    fake.sampling = None
+    evaluate("run", "countdown", "b", limit=1)
+    assert fake.sampling.n == 16
 
 
 def test_adapters_of_a_run_are_not_evaluated_on_another_base(run, tmp_path, monkeypatch):
