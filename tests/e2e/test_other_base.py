@@ -124,6 +124,17 @@ def test_an_evaluation_does_not_go_on_with_other_weights_of_the_same_name(base, 
     assert json.loads(about.read_text())["weights"] == weights_digest(str(base))
 
 
+def test_an_evaluation_keeps_the_digest_of_what_is_only_here_once_it_is_loaded(
+    base, tmp_path, monkeypatch
+):
+    found = iter(["", "0123456789abcdef"])
+    monkeypatch.setattr("sps.commands.evaluate.weights_digest", lambda *model: next(found))
+    given = {"n": 1, "limit": 1, "max_new_tokens": 2, "template": "plain", "workers": 1}
+    run_eval(*make_options(str(base), given), "countdown", tmp_path / "eval")
+    held = json.loads((tmp_path / "eval" / "eval.json").read_text())
+    assert held["weights"] == "0123456789abcdef"
+
+
 def test_from_another_folder_the_error_names_the_one_that_a_run_was_started_in(
     base, tmp_path, monkeypatch
 ):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from sps.commands.of_run import (
+    cannot_load,
     defaults_of,
     own_task,
     refuse_no_checkpoint,
@@ -152,11 +153,8 @@ def run_eval(
     settings = ranks.broadcast(lambda: _resolved(settings, machinery, folder, regrade_only))
     judged = _judged(parts, machinery.cut)
     run = _Eval(settings, machinery, parts, folder, regrade_only, ranks, judged)
-    claimed = ranks.broadcast(lambda: _take(run))
-    if regrade_only:
-        _regrade(run)
-    else:
-        _draw(run)
+    ranks.broadcast(lambda: _take(run))
+    claimed = _regrade(run) if regrade_only else _draw(run)
     found = ranks.broadcast(lambda: _write(run, claimed))
     release(folder)
     ranks.leave()
@@ -211,8 +209,24 @@ def _resolved(
     return replace(settings, model=resolve_model(settings.model), dtype=dtype)
 
 
-def _take(run: _Eval) -> dict[str, Any]:
-    """Hold the folder; returns what its eval.json says. Another evaluation there is refused."""
+def _take(run: _Eval) -> None:
+    """Hold the folder. Another evaluation there is refused before anything is made."""
+    _claim(run)
+    try:
+        hold(run.folder, "sps eval")
+    except OSError as error:
+        raise UserError(f"{run.folder}: cannot be written ({error.strerror}); see --out") from None
+
+
+def _keep(run: _Eval) -> dict[str, Any]:
+    """Write eval.json; returns what it says."""
+    claimed = _claim(run)
+    keep(run.folder, claimed)
+    return claimed
+
+
+def _claim(run: _Eval) -> dict[str, Any]:
+    """What eval.json is to hold; weights of a hub id are known when it is loaded."""
     asked = {
         **asdict(run.settings),
         **run.judged,
@@ -225,37 +239,33 @@ def _take(run: _Eval) -> dict[str, Any]:
             for part in run.parts
         },
     }
-    claim(run.folder, asked, run.regrade_only)  # refused before anything is made
-    try:
-        hold(run.folder, "sps eval")
-    except OSError as error:
-        raise UserError(f"{run.folder}: cannot be written ({error.strerror}); see --out") from None
-    claimed = claim(run.folder, asked, run.regrade_only)
-    keep(run.folder, claimed)
-    return claimed
+    return claim(run.folder, asked, run.regrade_only)
 
 
-def _draw(run: _Eval) -> None:
-    """Benchmark by benchmark; the model is loaded once, and only if there is something to draw."""
-    texts: TextEngine | None = None
+def _draw(run: _Eval) -> dict[str, Any]:
+    """Benchmark by benchmark; the model is loaded once, and only if there is something to draw. Of
+    one that cannot be loaded there is no eval.json."""
     n, ranks = run.settings.n, run.ranks
-    for part in run.parts:
-        have = ranks.broadcast(lambda part=part: len(part.stored(run.folder, n)))
-        if have == len(part.problems) * n:
-            continue
-        if texts is None:
-            texts = make_texts(run.settings, run.machinery)
+    have = ranks.broadcast(lambda: [len(part.stored(run.folder, n)) for part in run.parts])
+    lacking = [p for p, some in zip(run.parts, have, strict=True) if some != len(p.problems) * n]
+    texts = make_texts(run.settings, run.machinery) if lacking else None
+    claimed = ranks.broadcast(lambda: _keep(run))
+    if texts is None:
+        return claimed
+    for part in lacking:
         with _job(run, part) as job:
             collect(texts, job)
             ranks.broadcast(lambda job=job: job.store.replace(job.store.read()))
-    if texts is not None:
-        texts.close()
+    texts.close()
+    return claimed
 
 
-def _regrade(run: _Eval) -> None:
+def _regrade(run: _Eval) -> dict[str, Any]:
+    claimed = run.ranks.broadcast(lambda: _keep(run))
     for part in run.parts if run.ranks.main else ():
         with _job(run, part) as job:
             say(f"{part.name}: {regrade(job)[1]} verdicts changed")
+    return claimed
 
 
 @contextmanager
@@ -335,7 +345,10 @@ def make_texts(settings: EvalSettings, machinery: Machinery) -> TextEngine:
 
     device = pick_device(machinery.device)
     trust = machinery.trust_remote_code
-    policy = load_policy(settings.model, settings.gguf, settings.dtype, device, trust)
+    try:
+        policy = load_policy(settings.model, settings.gguf, settings.dtype, device, trust)
+    except UserError as error:
+        raise cannot_load(settings.model, error) from None
     torch.set_num_threads(best_threads(policy.model))
     rows = machinery.max_rows or (64 if policy.model.device.type == "cpu" else 1024)
     return PolicyTexts(policy, make_engine(policy, rows))

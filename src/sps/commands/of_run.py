@@ -57,6 +57,25 @@ def checkpoints_of(run: Path) -> list[Path]:
     return [*saved, *(path for path in [mixed_path(run)] if path.exists())]
 
 
+def cannot_load(model: str, error: UserError) -> UserError:
+    """Why, without the key of a recipe, which nobody wrote; of a damaged checkpoint what to do."""
+    said, run, folder = str(error).removeprefix("model.path: "), find_run(model), Path(model)
+    if run is None:
+        return UserError(said)
+    from sps.policy.checkpoint import damage, has_sums
+
+    why = damage(folder) if has_sums(folder) else "it has no checksums to know more by"
+    if not why:  # as it was saved: it is something else, such as the adapters' model
+        return UserError(said)
+    for name in (f"{folder} cannot be loaded: ", f"{folder}: ", f"{folder} "):
+        said = said.removeprefix(name)
+    others = ", ".join(path.name for path in checkpoints_of(run) if path != folder)
+    return UserError(
+        f"{folder}: this checkpoint cannot be loaded ({said}): {why}. Put it back from a copy"
+        + (f", or evaluate another one of {folder.parent}: {others}" if others else "")
+    )
+
+
 def refuse_other_adapted(model: str) -> None:
     """Adapters of a run go with the weights that they were trained on."""
     run = find_run(model)
