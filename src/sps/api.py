@@ -179,7 +179,7 @@ def evaluate(
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
             raise UserError(f"evaluate: no option {name}; {hint}")
     names = bench if isinstance(bench, str) else ",".join(bench)
-    settings, machinery = make_options(str(model), options)
+    settings, machinery = make_options(str(model), options, names)
     folder = Path(out) if out else default_folder(settings.model)
     return Measured(folder, run_eval(settings, machinery, names, folder), "benchmark")
 

@@ -18,7 +18,15 @@ from sps.data.sampler import Sampler
 from sps.data.splits import digest, sources_of
 from sps.errors import UserError, row_of
 from sps.lifecycle.card import is_hub_id
-from sps.lifecycle.resume import claim, forget, keep_code, keep_data, make_probe_of, restore
+from sps.lifecycle.resume import (
+    claim,
+    forget,
+    keep_base,
+    keep_code,
+    keep_data,
+    make_probe_of,
+    restore,
+)
 from sps.phases.memory import make_memory
 from sps.phases.problems import make_difficulty
 from sps.phases.run import Run
@@ -41,6 +49,7 @@ from sps.policy.update import Budget, make_optimizer
 from sps.ranks import ALONE, Ranks
 from sps.rollout import RolloutEngine
 from sps.rollout.table import ENGINES
+from sps.run.began import refuse_elsewhere
 from sps.run.folder import RECIPE, RECORD, ROLLOUTS
 from sps.run.health import Health
 from sps.run.track import Listener, Track, read_records
@@ -63,6 +72,8 @@ def open_run(
     """Everything a run needs, new or resumed; bad input fails here, before any work."""
     algorithm_of(recipe.rl.algorithm), selector_of(recipe.irl.selector.type)  # their rows are there
     use_threads(recipe)
+    if resume:
+        refuse_elsewhere(folder, recipe.model_dump())
     check_mix(recipe)
     recipe = settle_dtype(recipe, folder)
     checkpoint, damaged = ranks.broadcast(lambda: claim(recipe, folder, resume))
@@ -73,6 +84,7 @@ def open_run(
     splits = {split: task.problems(split) for split in ("train", "validation", "test")}
     data = digest(splits, whole=task.source is not None)
     ranks.broadcast(lambda: keep_data(data, folder))
+    ranks.broadcast(lambda: keep_base(recipe.model, folder))
     adapted = recipe.model.lora is not None  # a checkpoint then holds the adapters alone
     policy = make_policy(recipe, str(checkpoint) if checkpoint and not adapted else None, ranks)
     use_threads(recipe, policy.model)
@@ -81,6 +93,7 @@ def open_run(
     track = Track(folder / RECORD, listeners, silent=not ranks.main)
     run = _make_run(recipe, folder, track, policy, task, splits, data, ranks)
     task.warn = lambda text: track.log("warning", run.done, text=text)
+    ranks.broadcast(lambda: keep_base(recipe.model, folder))  # those of a hub id are here only now
     if checkpoint:
         restore(run, checkpoint)
     else:

@@ -31,6 +31,11 @@ Set = Annotated[
 Trust = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
 ]
+_SAMPLES = typer.Option(
+    *("--n", "--samples"),
+    min=1,
+    help="Samples a question. Default: 16, or without --bench that of the model's run.",
+)
 
 
 def _of_run(text: str, usual: float | str, **limits: Any) -> Any:
@@ -201,7 +206,7 @@ def evaluate(
         str,
         typer.Option(help="Benchmarks: aime24,math500,... Without: a run's own test problems."),
     ] = "",
-    n: Annotated[int, typer.Option("--n", "--samples", min=1, help="Samples a question.")] = 16,
+    n: Annotated[int | None, _SAMPLES] = None,
     out: Annotated[Path | None, typer.Option(help="Default: evals/<model>.")] = None,
     data_dir: Annotated[
         str | None, typer.Option(help="Local copies of the benchmarks, instead of the hub.")
@@ -249,7 +254,7 @@ def evaluate(
     if compare_with is not None:
         run_eval_compare(*compare_with)
         return
-    settings, machinery = make_options(model, given)
+    settings, machinery = make_options(model, given, bench, regrade)
     run_eval(settings, machinery, bench, out, regrade)
 
 

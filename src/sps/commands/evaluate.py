@@ -12,7 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from sps.commands.of_run import defaults_of, own_task, warn_of_trained
+from sps.commands.of_run import (
+    cannot_load,
+    defaults_of,
+    own_task,
+    refuse_no_checkpoint,
+    refuse_other_adapted,
+    warn_of_trained,
+)
 from sps.commands.terminal import say
 from sps.errors import UserError
 from sps.evaluation.claim import claim, held, keep
@@ -22,6 +29,7 @@ from sps.evaluation.progress import make_progress
 from sps.evaluation.scores import Scores, count_scores
 from sps.evaluation.tables import markdown, write_results
 from sps.policy.resolve import resolve_model
+from sps.policy.weights import weights_digest
 from sps.ranks import Ranks, join_ranks
 from sps.rollout.texts import TextEngine
 from sps.run.lock import hold, release
@@ -80,9 +88,14 @@ class Machinery:
     trust_remote_code: bool = False  # run the code that comes with the model
 
 
-def make_options(model: str, given: dict[str, Any]) -> tuple[EvalSettings, Machinery]:
+def make_options(
+    model: str, given: dict[str, Any], bench: str = "", regrade_only: bool = False
+) -> tuple[EvalSettings, Machinery]:
     """Options by name; those that are None or not there come from the model's run, if any."""
-    asked = {**defaults_of(model, given), **{k: v for k, v in given.items() if v is not None}}
+    if not (given.get("endpoint") or regrade_only):
+        refuse_no_checkpoint(model)
+    usual = defaults_of(model, given, own=not bench)
+    asked = {**usual, **{k: v for k, v in given.items() if v is not None}}
     names = {f.name for f in fields(EvalSettings)}
     drawn = {k: v for k, v in asked.items() if k in names}
     other = {k: v for k, v in asked.items() if k not in names}
@@ -140,11 +153,8 @@ def run_eval(
     settings = ranks.broadcast(lambda: _resolved(settings, machinery, folder, regrade_only))
     judged = _judged(parts, machinery.cut)
     run = _Eval(settings, machinery, parts, folder, regrade_only, ranks, judged)
-    claimed = ranks.broadcast(lambda: _take(run))
-    if regrade_only:
-        _regrade(run)
-    else:
-        _draw(run)
+    ranks.broadcast(lambda: _take(run))
+    claimed = _regrade(run) if regrade_only else _draw(run)
     found = ranks.broadcast(lambda: _write(run, claimed))
     release(folder)
     ranks.leave()
@@ -187,6 +197,8 @@ def _resolved(
     """A run by the checkpoint it stands for now, and 'auto' by what it is here, or was before."""
     if settings.endpoint:
         return replace(settings, dtype="auto")  # the server's own
+    if not regrade_only:
+        refuse_other_adapted(settings.model)
     dtype = settings.dtype
     if dtype == "auto":
         dtype = held(folder).get("dtype", "auto")
@@ -197,48 +209,63 @@ def _resolved(
     return replace(settings, model=resolve_model(settings.model), dtype=dtype)
 
 
-def _take(run: _Eval) -> dict[str, Any]:
-    """Hold the folder; returns what its eval.json says. Another evaluation there is refused."""
+def _take(run: _Eval) -> None:
+    """Hold the folder. Another evaluation there is refused before anything is made."""
+    _claim(run)
+    try:
+        hold(run.folder, "sps eval")
+    except OSError as error:
+        raise UserError(f"{run.folder}: cannot be written ({error.strerror}); see --out") from None
+
+
+def _keep(run: _Eval) -> dict[str, Any]:
+    """Write eval.json; returns what it says."""
+    claimed = _claim(run)
+    keep(run.folder, claimed)
+    return claimed
+
+
+def _claim(run: _Eval) -> dict[str, Any]:
+    """What eval.json is to hold; weights of a hub id are known when it is loaded."""
     asked = {
         **asdict(run.settings),
         **run.judged,
         "right": run.machinery.right,
+        "weights": ""
+        if run.settings.endpoint
+        else weights_digest(run.settings.model, run.settings.gguf),
         "questions": {
             part.name: _digest(json.dumps([[p.id, p.question] for p in part.problems]))
             for part in run.parts
         },
     }
-    claim(run.folder, asked, run.regrade_only)  # refused before anything is made
-    try:
-        hold(run.folder, "sps eval")
-    except OSError as error:
-        raise UserError(f"{run.folder}: cannot be written ({error.strerror}); see --out") from None
-    claimed = claim(run.folder, asked, run.regrade_only)
-    keep(run.folder, claimed)
-    return claimed
+    return claim(run.folder, asked, run.regrade_only)
 
 
-def _draw(run: _Eval) -> None:
-    """Benchmark by benchmark; the model is loaded once, and only if there is something to draw."""
-    texts: TextEngine | None = None
+def _draw(run: _Eval) -> dict[str, Any]:
+    """Benchmark by benchmark; the model is loaded once, and only if there is something to draw. Of
+    one that cannot be loaded there is no eval.json."""
     n, ranks = run.settings.n, run.ranks
-    for part in run.parts:
-        have = ranks.broadcast(lambda part=part: len(part.stored(run.folder, n)))
-        if have == len(part.problems) * n:
-            continue
-        if texts is None:
-            texts = make_texts(run.settings, run.machinery)
+    have = ranks.broadcast(lambda: [len(part.stored(run.folder, n)) for part in run.parts])
+    lacking = [p for p, some in zip(run.parts, have, strict=True) if some != len(p.problems) * n]
+    texts = make_texts(run.settings, run.machinery) if lacking else None
+    claimed = ranks.broadcast(lambda: _keep(run))
+    if texts is None:
+        return claimed
+    for part in lacking:
         with _job(run, part) as job:
             collect(texts, job)
             ranks.broadcast(lambda job=job: job.store.replace(job.store.read()))
-    if texts is not None:
-        texts.close()
+    texts.close()
+    return claimed
 
 
-def _regrade(run: _Eval) -> None:
+def _regrade(run: _Eval) -> dict[str, Any]:
+    claimed = run.ranks.broadcast(lambda: _keep(run))
     for part in run.parts if run.ranks.main else ():
         with _job(run, part) as job:
             say(f"{part.name}: {regrade(job)[1]} verdicts changed")
+    return claimed
 
 
 @contextmanager
@@ -318,7 +345,10 @@ def make_texts(settings: EvalSettings, machinery: Machinery) -> TextEngine:
 
     device = pick_device(machinery.device)
     trust = machinery.trust_remote_code
-    policy = load_policy(settings.model, settings.gguf, settings.dtype, device, trust)
+    try:
+        policy = load_policy(settings.model, settings.gguf, settings.dtype, device, trust)
+    except UserError as error:
+        raise cannot_load(settings.model, error) from None
     torch.set_num_threads(best_threads(policy.model))
     rows = machinery.max_rows or (64 if policy.model.device.type == "cpu" else 1024)
     return PolicyTexts(policy, make_engine(policy, rows))

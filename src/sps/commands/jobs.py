@@ -22,6 +22,8 @@ from sps.config.load import differences, load_recipe
 from sps.config.recipe import Recipe
 from sps.errors import Stopped, UserError
 from sps.phases.schedule import Schedule
+from sps.policy.weights import refuse_other_base
+from sps.run.began import refuse_elsewhere
 from sps.run.disk import write_whole
 from sps.run.folder import (
     RECIPE,
@@ -226,6 +228,8 @@ def refuse_other(job: Job) -> None:
             f"{job.folder}: it holds a run of another recipe: {'; '.join(changed)}. Choose another "
             "folder with --out, or remove this one"
         )
+    refuse_elsewhere(job.folder, now.model_dump())
+    refuse_other_base(job.folder, now.model.path, now.model.gguf)
 
 
 def _refuse_others(jobs: list[Job]) -> None:

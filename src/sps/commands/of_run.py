@@ -13,8 +13,9 @@ from sps.config.load import load_recipe
 from sps.config.recipe import Recipe
 from sps.data.messages import asked_of
 from sps.errors import UserError
-from sps.run.began import other_code, other_data
-from sps.run.folder import CHECKPOINTS, RECIPE
+from sps.policy.weights import refuse_other_base
+from sps.run.began import other_code, other_data, refuse_elsewhere
+from sps.run.folder import CHECKPOINTS, RECIPE, find_checkpoints, mixed_path
 from sps.tasks import Task
 from sps.tasks.table import TASKS
 from sps.types import Problem
@@ -38,8 +39,54 @@ def find_run(model: str) -> Path | None:
     return folder if (folder / RECIPE).exists() else None
 
 
-def defaults_of(model: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that a run's recipe decides where they are not given, and says so."""
+def refuse_no_checkpoint(model: str) -> None:
+    """Before anything is said or made: a checkpoint of a run that is named is there."""
+    run, folder = find_run(model), Path(model).expanduser()
+    if run is not None and not folder.exists():
+        there = ", ".join(path.name for path in checkpoints_of(run)) or "none yet"
+        raise UserError(
+            f"{model}: there is no such checkpoint. Give one of those in {folder.parent}: {there}"
+        )
+
+
+def checkpoints_of(run: Path) -> list[Path]:
+    """All that a run has to be evaluated, by step, then of stops, then what it ended with."""
+    saved = [
+        p for kind in ("step", "stop") for p in find_checkpoints(run / CHECKPOINTS, kind).values()
+    ]
+    return [*saved, *(path for path in [mixed_path(run)] if path.exists())]
+
+
+def cannot_load(model: str, error: UserError) -> UserError:
+    """Why, without the key of a recipe, which nobody wrote; of a damaged checkpoint what to do."""
+    said, run, folder = str(error).removeprefix("model.path: "), find_run(model), Path(model)
+    if run is None:
+        return UserError(said)
+    from sps.policy.checkpoint import damage, has_sums
+
+    why = damage(folder) if has_sums(folder) else "it has no checksums to know more by"
+    if not why:  # as it was saved: it is something else, such as the adapters' model
+        return UserError(said)
+    for name in (f"{folder} cannot be loaded: ", f"{folder}: ", f"{folder} "):
+        said = said.removeprefix(name)
+    others = ", ".join(path.name for path in checkpoints_of(run) if path != folder)
+    return UserError(
+        f"{folder}: this checkpoint cannot be loaded ({said}): {why}. Put it back from a copy"
+        + (f", or evaluate another one of {folder.parent}: {others}" if others else "")
+    )
+
+
+def refuse_other_adapted(model: str) -> None:
+    """Adapters of a run go with the weights that they were trained on."""
+    run = find_run(model)
+    if run is not None and (base := load_recipe(run / RECIPE).model).lora is not None:
+        refuse_elsewhere(run, {"model": base.model_dump()})
+        refuse_other_base(run, base.path, base.gguf)
+
+
+def defaults_of(model: str, given: Mapping[str, Any], own: bool) -> dict[str, Any]:
+    """The options that a run's recipe decides where they are not given, and says so. Of its own
+    test problems, how many samples too."""
     run = None if given.get("endpoint") else find_run(model)
     if run is None:
         return {}
@@ -51,6 +98,7 @@ def defaults_of(model: str, given: Mapping[str, Any]) -> dict[str, Any]:
     how, task = recipe.evaluation, recipe.task
     found = {"temperature": how.temperature, "top_p": how.top_p, "top_k": how.top_k}
     found |= {"max_new_tokens": recipe.rollout.max_new_tokens}
+    found |= {"n": how.n} if own else {}
     found |= {
         k: getattr(task, k) for k in ("template", "cut", "right") if k in type(task).model_fields
     }
@@ -73,7 +121,7 @@ def own_task(model: str, asked: Mapping[str, Any]) -> Task:
     recipe = load_recipe(run / RECIPE)
     fields = type(recipe.task).model_fields
     changed = {k: asked[k] for k in _OF_PROMPT if k in fields and asked.get(k) is not None}
-    task = _make(recipe, changed)
+    task = _make(run, recipe, changed)
     if other_code(run, task.source):
         _LOG.warning("%s is not the file that %s was trained with", task.source, run)
     if other_data(run, data_digest(task)):
@@ -100,7 +148,7 @@ def warn_of_trained(model: str, name: str, problems: Sequence[Problem]) -> None:
         recipe = load_recipe(run / RECIPE)
         if recipe.task.type != kind:
             return
-        own = _make(recipe, {})
+        own = _make(run, recipe, {})
         trained = {asked_of(p).strip() for p in own.problems("train")}
     except UserError as error:
         _LOG.warning("%s: cannot tell which questions were trained on (%s)", name, error)
@@ -121,5 +169,6 @@ def warn_of_trained(model: str, name: str, problems: Sequence[Problem]) -> None:
         )
 
 
-def _make(recipe: Recipe, changed: dict[str, Any]) -> Task:
+def _make(run: Path, recipe: Recipe, changed: dict[str, Any]) -> Task:
+    refuse_elsewhere(run, {"task": recipe.task.model_dump()})
     return TASKS[recipe.task.type].make(recipe.task.model_copy(update=changed))

@@ -16,9 +16,10 @@ _JUDGED = {
     "judge": "has verdicts of another judge ({was}, now {now})",
 }
 # More samples and more benchmarks go with what is there.
-_FREE = {"n", "questions", *_JUDGED}
-_OLDER: dict[str, Any] = {"right": 1.0, "answers": {}, "judge": {}}  # versions that kept no such
-_OF_WEIGHTS = {"model", "gguf", "dtype"}  # no matter to verdicts alone
+_FREE = {"n", "questions", "weights", *_JUDGED}
+# Of versions that kept no such.
+_OLDER: dict[str, Any] = {"right": 1.0, "weights": "", "answers": {}, "judge": {}}
+_OF_WEIGHTS = {"model", "gguf", "dtype", "weights"}  # no matter to verdicts alone
 
 
 def claim(folder: Path, now: dict[str, Any], regrade_only: bool) -> dict[str, Any]:
@@ -40,6 +41,9 @@ def claim(folder: Path, now: dict[str, Any], regrade_only: bool) -> dict[str, An
         for k in now
         if k not in free and before.get(k) != now[k]
     ]
+    weights = now["weights"] or before["weights"]  # a digest; empty: nobody knows
+    if before["model"] == now["model"] and before["weights"] not in ("", weights):
+        changed.append(f"set of weights under the name {now['model']}")
     changed += [
         f"set of questions of {k}"
         for k, v in now["questions"].items()
@@ -50,7 +54,7 @@ def claim(folder: Path, now: dict[str, Any], regrade_only: bool) -> dict[str, An
             f"{folder}: holds an evaluation with another {', '.join(changed)}; choose another "
             "folder with --out, or give the same settings to go on with it"
         )
-    found = {**now, "questions": {**before["questions"], **now["questions"]}}
+    found = {**now, "weights": weights, "questions": {**before["questions"], **now["questions"]}}
     for key in _JUDGED:
         was = before[key]
         other = [k for k, v in now[key].items() if was.get(k, None if regrade_only else v) != v]
@@ -67,7 +71,13 @@ def held(folder: Path) -> dict[str, Any]:
         return {}
     try:
         found = read_json(path)
-        kinds = {"model": str, "dtype": str, "questions": dict, **dict.fromkeys(_JUDGED, dict)}
+        kinds = {
+            "model": str,
+            "dtype": str,
+            "weights": str,
+            "questions": dict,
+            **dict.fromkeys(_JUDGED, dict),
+        }
         if not all(isinstance(found.get(k, _OLDER.get(k)), kind) for k, kind in kinds.items()):
             raise ValueError("it does not say what was evaluated")
         return found

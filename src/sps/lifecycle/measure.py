@@ -13,6 +13,7 @@ from sps.lifecycle.card import describe
 from sps.phases.run import Run
 from sps.policy.checkpoint import damage, load_weights, save_model, saved_checkpoints
 from sps.policy.mix import mix_adapters, mix_into
+from sps.policy.weights import refuse_other_base
 from sps.run.disk import write_whole
 from sps.run.folder import CHECKPOINTS, EVALS, checkpoint_path, mixed_path, scores_path
 from sps.store.evals import EvalStore
@@ -36,6 +37,8 @@ def use_mix(run: Run, step: int) -> None:
             shutil.rmtree(out, ignore_errors=True)  # of a run that ended, and ends again
             mix_adapters(checkpoint, share, out)
             return
+        model = run.recipe.model
+        refuse_other_base(run.folder, model.path, model.gguf)  # it may have changed since the start
         trained = run.load(str(checkpoint))
         mix_into(trained.model, run.load(None).model, share)
         save_model(out, trained, describe(run, step))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sps.config.load import differences, dump_recipe, load_recipe
-from sps.config.recipe import Recipe
+from sps.config.recipe import Model, Recipe
 from sps.errors import UserError
 from sps.evaluation.scores import Scores, load_scores
 from sps.phases.irl import make_irl_optimizer
@@ -26,9 +26,11 @@ from sps.policy.checkpoint import (
 from sps.policy.meter import Probe
 from sps.policy.placement import put_to_sleep
 from sps.policy.sharding import set_optimizer_state
-from sps.run.began import other_data
+from sps.policy.weights import refuse_other_base, weights_digest
+from sps.run.began import keep_place, other_data
 from sps.run.disk import write_whole
 from sps.run.folder import (
+    BASE_HASH,
     CHECKPOINTS,
     DATA_HASH,
     EVALS,
@@ -67,6 +69,7 @@ def claim(recipe: Recipe, folder: Path, resume: bool) -> tuple[Path | None, str]
                 f"{folder}: this folder holds other files; choose an empty one with --out"
             )
         write_whole(folder / RECIPE, dump_recipe(recipe))
+        keep_place(folder)
         return _last_sound(folder) if resume else (None, "")
     except OSError as error:
         raise UserError(f"{folder}: cannot write the run folder ({error.strerror})") from None
@@ -131,6 +134,16 @@ def keep_data(data: str, folder: Path) -> None:
         write_whole(folder / DATA_HASH, f"{data}\n")
     elif other_data(folder, data):
         raise _of_other_data(folder)
+
+
+def keep_base(model: Model, folder: Path) -> None:
+    """Keep a digest of the weights to begin from; a run that has begun goes on with no others."""
+    if (folder / RECORD).exists():
+        refuse_other_base(folder, model.path, model.gguf)
+    elif weights := weights_digest(model.path, model.gguf):
+        write_whole(folder / BASE_HASH, f"{weights}\n")
+    else:  # what an attempt of before has left is of another recipe
+        (folder / BASE_HASH).unlink(missing_ok=True)
 
 
 def _of_other_data(folder: Path) -> UserError:

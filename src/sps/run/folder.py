@@ -4,6 +4,8 @@ recipe.yaml                     as resolved, every default written out
 metrics.jsonl                   the record, one JSON object a line
 task.py, task.sha256            of a python task: the file as it was, and its hash
 data.sha256                     a digest of the questions and answers that the run began with
+base.sha256                     of the weights that it began from (model.path)
+started_in                      the folder that sps was started in, at which relative paths start
 rollouts/*.parquet              see store/rollouts.py
 evals/NAME.json, evals/NAME/    scores of an evaluation, and its samples
 checkpoints/step-000100/        and stop-000117 of a stop, damaged-step-000100 put aside
@@ -18,7 +20,8 @@ import re
 from pathlib import Path
 
 RECIPE, RECORD, LOCK, RESULT = "recipe.yaml", "metrics.jsonl", ".lock", "result.json"
-TASK_FILE, TASK_HASH, DATA_HASH = "task.py", "task.sha256", "data.sha256"
+TASK_FILE, TASK_HASH = "task.py", "task.sha256"
+DATA_HASH, BASE_HASH, STARTED_IN = "data.sha256", "base.sha256", "started_in"
 RESULTS = "results.json"  # of a comparison, or of an evaluation by sps eval
 CHECKPOINTS, ROLLOUTS, EVALS = "checkpoints", "rollouts", "evals"
 

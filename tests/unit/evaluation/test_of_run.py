@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from sps.api import evaluate
+from sps.cli import main
 from sps.commands import evaluate as command
 from sps.commands.began import TaskNow
 from sps.commands.evaluate import make_options, run_eval
@@ -11,6 +13,7 @@ from sps.config.load import dump_recipe, load_recipe, parse_recipe
 from sps.errors import UserError
 from sps.lifecycle.resume import keep_data
 from sps.rollout.texts import Written
+from sps.run.began import keep_place, refuse_elsewhere
 
 CODE = "def judge(problem, text):\n    return 0.5 if text == 'good' else 0\n"
 
@@ -36,7 +39,11 @@ def run(tmp_path, monkeypatch):
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     task = {"type": "python", "path": "mine.py", "data": "rows.jsonl", "workers": 1, "right": 0.5}
     task |= {"template": "plain", "validation": 2, "test": 3, "cut": "judge"}
-    tree = {"task": task, "rollout": {"max_new_tokens": 7}, "evaluation": {"temperature": 0.9}}
+    tree = {
+        "task": task,
+        "rollout": {"max_new_tokens": 7},
+        "evaluation": {"temperature": 0.9, "n": 3},
+    }
     recipe = parse_recipe({**tree, "model": {"path": "base"}}, "test")
     saved = tmp_path / "run" / "checkpoints" / "step-000002"
     saved.mkdir(parents=True)
@@ -48,7 +55,7 @@ def run(tmp_path, monkeypatch):
 def evaluated(monkeypatch, model, bench="", out=None, **given):
     fake = Fake()
     monkeypatch.setattr(command, "make_texts", lambda settings, machinery: fake)
-    settings, machinery = make_options(str(model), {"n": 2, "workers": 1, **given})
+    settings, machinery = make_options(str(model), {"n": 2, "workers": 1, **given}, bench)
     return run_eval(settings, machinery, bench, out)["benchmarks"], fake
 
 
@@ -112,6 +119,68 @@ def test_what_is_no_run_has_the_usual_defaults_and_needs_a_benchmark(run, tmp_pa
         run_eval(settings, machinery, "")
 
 
+def test_a_checkpoint_that_is_not_there_is_said_first_and_leaves_nothing(
+    run, tmp_path, monkeypatch, capsys
+):
+    """One that is forgotten by now is judged again all the same."""
+    saved = run.parent
+    evaluated(monkeypatch, run, out=tmp_path / "before")
+    for name in ("mixed", "stop-000003", "step-000010"):
+        (saved / name).mkdir()
+    (saved / "damaged-step-000001").mkdir()
+    before = sorted(tmp_path.iterdir())
+    there = f"in {saved}: step-000002, step-000010, stop-000003, mixed"
+    capsys.readouterr()
+    for bench in ("", "countdown"):
+        with pytest.raises(UserError, match="step-99: there is no such checkpoint") as said:
+            evaluated(monkeypatch, saved / "step-99", bench)
+        assert str(said.value).endswith(there)
+    assert sorted(tmp_path.iterdir()) == before
+    assert capsys.readouterr().out == ""
+    run.rename(tmp_path / "gone")
+    assert make_options(str(run), {"endpoint": "http://localhost/v1"})[0].model == str(run)
+    again = ["sps", "eval", str(run), "--out", "before", "--n", "2", "--regrade"]
+    monkeypatch.setattr("sys.argv", again)
+    main()
+    assert "test: 0 verdicts changed" in capsys.readouterr().out
+
+
+def test_its_own_test_problems_get_as_many_samples_as_in_the_recipe(run, monkeypatch, capsys):
+    found, fake = evaluated(monkeypatch, "run", n=None)
+    assert (fake.sampling.n, found["test"]["n"]) == (3, 3)
+    assert ", n 3, " in " ".join(capsys.readouterr().out.split())
+    assert make_options("run", {"n": 5})[0].n == 5  # what is given wins
+    assert make_options("run", {}, "countdown")[0].n == 16
+    assert ", n " not in capsys.readouterr().out
+    assert make_options("base", {})[0].n == 16
+    line = ["sps", "eval", "run", "--bench", "countdown", "--limit", "1", "--out", "a"]
+    monkeypatch.setattr("sys.argv", line)
+    main()  # with the model of before, which answers at once
+    assert fake.sampling.n == 16
+    fake.sampling = None
+    evaluate("run", "countdown", "b", limit=1)
+    assert fake.sampling.n == 16
+
+
+def test_adapters_of_a_run_are_not_evaluated_on_another_base(run, tmp_path, monkeypatch):
+    """Nor where their base is not; a run that trained all weights has them in its checkpoint."""
+    tree = load_recipe("run/recipe.yaml").model_dump()
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "model.safetensors").write_bytes(b"others")
+    (tmp_path / "run" / "base.sha256").write_text("0123456789abcdef\n")
+    keep_place(tmp_path / "run")
+    evaluated(monkeypatch, "run", "countdown", tmp_path / "whole")
+    tree["model"]["lora"] = {"rank": 4}
+    (tmp_path / "run" / "recipe.yaml").write_text(dump_recipe(parse_recipe(tree, "test")))
+    with pytest.raises(UserError, match=r"run: base \(model\.path\) holds other weights now"):
+        evaluated(monkeypatch, "run", "countdown", tmp_path / "adapters")
+    assert not (tmp_path / "adapters").exists()
+    (tmp_path / "away").mkdir()
+    monkeypatch.chdir(tmp_path / "away")
+    with pytest.raises(UserError, match=r"model\.path: base is not in .*/away but in"):
+        evaluated(monkeypatch, "../run", "countdown")
+
+
 def test_another_task_file_than_the_runs_is_warned_of(run, tmp_path, monkeypatch, caplog):
     (tmp_path / "run" / "task.sha256").write_text("0" * 64 + "  mine.py\n")
     evaluated(monkeypatch, "run")
@@ -158,3 +227,48 @@ def test_which_questions_were_trained_on_is_not_known_of_other_rows(
     evaluated(monkeypatch, "run", "python:mine.py:rows.jsonl")
     (warning,) = (r.getMessage() for r in caplog.records)
     assert "cannot tell which questions were trained on: task.data (rows.jsonl) changed" in warning
+
+
+def test_from_another_folder_a_run_is_not_evaluated_but_said_where_it_is(
+    run, tmp_path, monkeypatch, caplog
+):
+    """The paths in its recipe are relative: they start at the folder that sps is started in."""
+    away = tmp_path / "away"
+    away.mkdir()
+    keep_place(tmp_path / "run")
+    monkeypatch.chdir(away)
+    where = rf"task\.data: rows\.jsonl is not in {away} but in {tmp_path}, where this run was"
+    with pytest.raises(UserError, match=where) as said:
+        evaluated(monkeypatch, "../run")
+    assert str(said.value).endswith(f"(cd {tmp_path}); the run is {tmp_path / 'run'}")
+    evaluated(monkeypatch, "../run", "python:../mine.py:../rows.jsonl")
+    (warning,) = (r.getMessage() for r in caplog.records)
+    assert "cannot tell which questions were trained on (../run: task.data: rows.jsonl" in warning
+    (tmp_path / "rows.jsonl").rename(away / "rows.jsonl")
+    with pytest.raises(UserError, match=r"task\.path: mine\.py is not in"):
+        evaluated(monkeypatch, "../run")
+    (away / "mine.py").write_text(CODE)  # then all is as if it had been started here
+    evaluated(monkeypatch, "../run")
+    (away / "rows.jsonl").unlink()
+    with pytest.raises(UserError, match=r"there is no file rows\.jsonl"):  # nor is it there
+        evaluated(monkeypatch, "../run")
+
+
+def test_every_path_of_a_recipe_is_looked_for_where_the_run_was_started(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("base", "rows.jsonl", "own"):
+        (tmp_path / name).touch()
+    keep_place(tmp_path)
+    monkeypatch.chdir("/")
+    sources = [{"data": "openai/gsm8k"}, {"data": "rows.jsonl"}]
+    for tree, key in [
+        ({"model": {"path": "base"}}, "model.path: base"),
+        ({"task": {"sources": sources}}, "task.sources.data: rows.jsonl"),
+        ({"task": {"data_dir": "own", "data": None}}, "task.data_dir: own"),
+    ]:
+        with pytest.raises(UserError, match=key):
+            refuse_elsewhere(tmp_path, tree)
+    for other in ("/base", str(tmp_path / "base"), "owner/name", "~/base", None):
+        refuse_elsewhere(tmp_path, {"model": {"path": other}})
+    (tmp_path / "started_in").unlink()  # of an older version
+    refuse_elsewhere(tmp_path, {"model": {"path": "base"}})

@@ -1,0 +1,92 @@
+"""`sps eval` of a run whose checkpoint is damaged: which, what is wrong, and what to do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from small_runs import recipe_of, run
+
+from sps.commands.evaluate import make_options, run_eval
+from sps.errors import UserError
+from sps.policy.embedded import SHIPPED
+
+pytestmark = pytest.mark.usefixtures("one_cache")
+
+
+@pytest.fixture(scope="module")
+def made(one_cache, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("made") / "run"
+    run(recipe_of(rl__steps=4, irl__steps=0), folder)
+    return folder
+
+
+@pytest.fixture
+def last(made, tmp_path) -> Path:
+    """The last checkpoint of a copy of the run."""
+    return Path(shutil.copytree(made, tmp_path / "run")) / "checkpoints" / "step-000004"
+
+
+def evaluate(model, out, bench="", **given):
+    given = {"n": 1, "limit": 2, "workers": 1, **given}
+    return run_eval(*make_options(str(model), given), bench, out)
+
+
+def cut(path: Path) -> bytes:
+    """Half of a file is lost; returns it whole."""
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    return whole
+
+
+@pytest.mark.parametrize("named", ["run", "checkpoint"])
+def test_a_damaged_checkpoint_is_named_with_what_is_wrong_and_what_to_do(last, tmp_path, named):
+    model, out = last.parents[1] if named == "run" else last, tmp_path / "eval"
+    whole = cut(last / "model.safetensors")
+    with pytest.raises(UserError) as said:
+        evaluate(model, out)
+    text = str(said.value)
+    assert text.startswith(f"{last}: this checkpoint cannot be loaded (")
+    assert text.count(str(last)) == 1
+    assert "): model.safetensors is not as it was saved. Put it back from a copy, or " in text
+    assert text.endswith(f"or evaluate another one of {last.parent}: step-000002")
+    assert "model.path" not in text
+    (last / "model.safetensors").write_bytes(whole)
+    assert evaluate(model, out)["benchmarks"]["test"]["n"] == 1  # nothing is left to be in the way
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+def test_so_is_one_that_lost_a_file_and_is_the_only_one(last, tmp_path, name):
+    shutil.rmtree(last.with_name("step-000002"))
+    (last / name).unlink()
+    with pytest.raises(UserError, match=rf"{last}: .*\): {name} is missing\. .* a copy$"):
+        evaluate(last, tmp_path / "eval")
+
+
+def test_without_checksums_it_is_said_as_far_as_it_is_known(last, tmp_path):
+    cut(last / "model.safetensors")
+    mixed = shutil.copytree(last, last.with_name("mixed"))
+    for folder, others in ((last, "step-000002, mixed"), (mixed, "step-000002, step-000004")):
+        (folder / "checksums.json").unlink()
+        with pytest.raises(UserError, match=rf"{folder}: .*Put it back.*: {others}$"):
+            evaluate(folder, tmp_path / "eval")
+
+
+def test_a_fault_of_another_model_is_not_put_down_to_the_checkpoint(last, tmp_path):
+    """Such as of the model that adapters belong to, or of a folder that is no run's."""
+    config = json.loads((last / "config.json").read_text()) | {"model_type": "none"}
+    (last / "config.json").write_text(json.dumps(config))
+    (last / "checksums.json").write_text(json.dumps({"trainer.json": sums(last)["trainer.json"]}))
+    base = shutil.copytree(next(SHIPPED.glob("*/config.json")).parent, tmp_path / "base")
+    cut(base / "model.safetensors")
+    for model in (last, base):
+        with pytest.raises(UserError) as said:
+            evaluate(model, tmp_path / "eval", bench="countdown", template="plain")
+        assert str(said.value).startswith(f"{model} cannot be loaded: ")
+        assert "Put it back" not in str(said.value)
+
+
+def sums(checkpoint: Path) -> dict[str, str]:
+    return json.loads((checkpoint / "checksums.json").read_text())
