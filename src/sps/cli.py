@@ -218,7 +218,7 @@ def evaluate(
     top_p: Annotated[float | None, _of_run("", 1, min=0, max=1)] = None,
     top_k: Annotated[int | None, _of_run("0 keeps all tokens.", 0, min=0)] = None,
     max_new_tokens: Annotated[int | None, _of_run("", 4096, min=1)] = None,
-    seed: Annotated[int, typer.Option()] = 0,
+    seed: Annotated[int | None, _of_run("", 0)] = None,
     template: Annotated[str | None, _of_run("chat, qwen_boxed, r1 or plain.", "chat")] = None,
     instruction: Annotated[str | None, typer.Option(help="Instead of the usual sentence.")] = None,
     limit: Annotated[int | None, typer.Option(help="Only the first questions of each.")] = None,

@@ -34,6 +34,13 @@ def evaluate(model, out, bench="", **given):
     return run_eval(*make_options(str(model), given), bench, out)
 
 
+def flip(path: Path) -> bytes:
+    """A bit of the last weight, which any loader takes; returns the file as it was."""
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    return whole
+
+
 def cut(path: Path) -> bytes:
     """Half of a file is lost; returns it whole."""
     whole = path.read_bytes()
@@ -41,16 +48,20 @@ def cut(path: Path) -> bytes:
     return whole
 
 
+@pytest.mark.parametrize("spoilt", [cut, flip])
 @pytest.mark.parametrize("named", ["run", "checkpoint"])
-def test_a_damaged_checkpoint_is_named_with_what_is_wrong_and_what_to_do(last, tmp_path, named):
+def test_a_damaged_checkpoint_is_named_with_what_is_wrong_and_what_to_do(
+    last, tmp_path, named, spoilt
+):
     model, out = last.parents[1] if named == "run" else last, tmp_path / "eval"
-    whole = cut(last / "model.safetensors")
+    whole = spoilt(last / "model.safetensors")
+    spoilt(last / "trainer.pt")  # no part of the model
     with pytest.raises(UserError) as said:
         evaluate(model, out)
     text = str(said.value)
-    assert text.startswith(f"{last}: this checkpoint cannot be loaded (")
+    said = "this checkpoint is damaged: model.safetensors is not as it was saved. Put it back from"
+    assert text.startswith(f"{last}: {said} a copy, or ")
     assert text.count(str(last)) == 1
-    assert "): model.safetensors is not as it was saved. Put it back from a copy, or " in text
     assert text.endswith(f"or evaluate another one of {last.parent}: step-000002")
     assert "model.path" not in text
     (last / "model.safetensors").write_bytes(whole)
@@ -61,7 +72,7 @@ def test_a_damaged_checkpoint_is_named_with_what_is_wrong_and_what_to_do(last, t
 def test_so_is_one_that_lost_a_file_and_is_the_only_one(last, tmp_path, name):
     shutil.rmtree(last.with_name("step-000002"))
     (last / name).unlink()
-    with pytest.raises(UserError, match=rf"{last}: .*\): {name} is missing\. .* a copy$"):
+    with pytest.raises(UserError, match=rf"{last}: .* damaged: {name} is missing\. .* a copy$"):
         evaluate(last, tmp_path / "eval")
 
 

@@ -16,6 +16,7 @@ from sps.commands.of_run import (
     cannot_load,
     defaults_of,
     own_task,
+    refuse_damaged,
     refuse_no_checkpoint,
     refuse_other_adapted,
     warn_of_trained,
@@ -343,6 +344,7 @@ def make_texts(settings: EvalSettings, machinery: Machinery) -> TextEngine:
     from sps.build import make_engine
     from sps.policy.load import best_threads, load_policy, pick_device
 
+    refuse_damaged(settings.model)
     device = pick_device(machinery.device)
     trust = machinery.trust_remote_code
     try:

@@ -57,21 +57,33 @@ def checkpoints_of(run: Path) -> list[Path]:
     return [*saved, *(path for path in [mixed_path(run)] if path.exists())]
 
 
-def cannot_load(model: str, error: UserError) -> UserError:
-    """Why, without the key of a recipe, which nobody wrote; of a damaged checkpoint what to do."""
-    said, run, folder = str(error).removeprefix("model.path: "), find_run(model), Path(model)
-    if run is None:
-        return UserError(said)
+def refuse_damaged(model: str) -> None:
+    """Weights of a checkpoint that are not as they were saved are no model that was trained."""
     from sps.policy.checkpoint import damage, has_sums
 
-    why = damage(folder) if has_sums(folder) else "it has no checksums to know more by"
-    if not why:  # as it was saved: it is something else, such as the adapters' model
+    folder = Path(model)
+    if find_run(model) is not None and has_sums(folder) and (why := damage(folder, whole=False)):
+        raise _damaged(folder, f"this checkpoint is damaged: {why}")
+
+
+def cannot_load(model: str, error: UserError) -> UserError:
+    """Why, without the key of a recipe, which nobody wrote; of a checkpoint that does not say how
+    it was saved, what to do."""
+    from sps.policy.checkpoint import has_sums
+
+    said, folder = str(error).removeprefix("model.path: "), Path(model)
+    if find_run(model) is None or has_sums(folder):
         return UserError(said)
     for name in (f"{folder} cannot be loaded: ", f"{folder}: ", f"{folder} "):
         said = said.removeprefix(name)
-    others = ", ".join(path.name for path in checkpoints_of(run) if path != folder)
+    why = f"this checkpoint cannot be loaded ({said}), and has no checksums to know more by"
+    return _damaged(folder, why)
+
+
+def _damaged(folder: Path, why: str) -> UserError:
+    others = ", ".join(path.name for path in checkpoints_of(folder.parents[1]) if path != folder)
     return UserError(
-        f"{folder}: this checkpoint cannot be loaded ({said}): {why}. Put it back from a copy"
+        f"{folder}: {why}. Put it back from a copy"
         + (f", or evaluate another one of {folder.parent}: {others}" if others else "")
     )
 
@@ -97,7 +109,7 @@ def defaults_of(model: str, given: Mapping[str, Any], own: bool) -> dict[str, An
         return {}
     how, task = recipe.evaluation, recipe.task
     found = {"temperature": how.temperature, "top_p": how.top_p, "top_k": how.top_k}
-    found |= {"max_new_tokens": recipe.rollout.max_new_tokens}
+    found |= {"seed": how.seed, "max_new_tokens": recipe.rollout.max_new_tokens}
     found |= {"n": how.n} if own else {}
     found |= {
         k: getattr(task, k) for k in ("template", "cut", "right") if k in type(task).model_fields

@@ -23,6 +23,7 @@ from sps.ranks import ALONE, Ranks
 from sps.run.disk import digests, sync, sync_tree, unwritten, write_whole
 from sps.run.folder import find_checkpoints, set_aside
 
+_STATE = ("trainer.json", "trainer.pt")
 _SUMS = "checksums.json"  # of all files but the card, which is written again at the end of a run
 _CARD = "README.md"
 
@@ -87,16 +88,19 @@ def _fill(
         (draft / name).write_text(text, encoding="utf-8")
 
 
-def damage(folder: Path) -> str:
-    """What is wrong with a checkpoint: a file that is not as it was saved. Empty: nothing.
+def damage(folder: Path, whole: bool = True) -> str:
+    """What is wrong with a checkpoint: a file that is not as it was saved. Empty: nothing. Not
+    `whole`: what its training would go on from does not count.
 
     Checkpoints of older versions have no checksums; of them it is known only that they are there.
     """
     try:
-        _check_state(json.loads((folder / "trainer.json").read_text()), folder.name)
+        if whole:
+            _check_state(json.loads((folder / "trainer.json").read_text()), folder.name)
         saved = json.loads((folder / _SUMS).read_text()) if has_sums(folder) else {}
         if not isinstance(saved, dict) or (has_sums(folder) and not saved):
             raise ValueError(f"{_SUMS} holds no checksums")
+        saved = {name: was for name, was in saved.items() if whole or name not in _STATE}
         now = digests(folder, [name for name in saved if (folder / name).exists()])
     except (OSError, ValueError) as error:
         return f"it cannot be read: {error}"

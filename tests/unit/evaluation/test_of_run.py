@@ -42,7 +42,7 @@ def run(tmp_path, monkeypatch):
     tree = {
         "task": task,
         "rollout": {"max_new_tokens": 7},
-        "evaluation": {"temperature": 0.9, "n": 3},
+        "evaluation": {"temperature": 0.9, "n": 3, "seed": 8},
     }
     recipe = parse_recipe({**tree, "model": {"path": "base"}}, "test")
     saved = tmp_path / "run" / "checkpoints" / "step-000002"
@@ -145,12 +145,15 @@ def test_a_checkpoint_that_is_not_there_is_said_first_and_leaves_nothing(
     assert "test: 0 verdicts changed" in capsys.readouterr().out
 
 
-def test_its_own_test_problems_get_as_many_samples_as_in_the_recipe(run, monkeypatch, capsys):
+def test_its_own_test_problems_get_the_samples_of_the_recipe(run, monkeypatch, capsys):
     found, fake = evaluated(monkeypatch, "run", n=None)
-    assert (fake.sampling.n, found["test"]["n"]) == (3, 3)
+    assert (fake.sampling.n, fake.sampling.seed, found["test"]["n"]) == (3, 8, 3)
     assert ", n 3, " in " ".join(capsys.readouterr().out.split())
-    assert make_options("run", {"n": 5})[0].n == 5  # what is given wins
+    given = make_options("run", {"n": 5, "seed": 0})[0]
+    assert (given.n, given.seed) == (5, 0)  # what is given wins
     assert make_options("run", {}, "countdown")[0].n == 16
+    assert make_options("run", {}, "countdown")[0].seed == 8
+    assert make_options("base", {})[0].seed == 0
     assert ", n " not in capsys.readouterr().out
     assert make_options("base", {})[0].n == 16
     line = ["sps", "eval", "run", "--bench", "countdown", "--limit", "1", "--out", "a"]
