@@ -289,7 +289,7 @@ def _problem(
     meta = {k: v for k, v in row.items() if isinstance(v, str | int | float | bool) and k != "id"}
     for used in (question, answer, "solution"):
         meta.pop(str(used), None)
-    lists = {k: row[k] for k in OPTIONS if _are_texts(row.get(k))}
+    lists = {k: row[k] for k in OPTIONS if _are_options(row.get(k))}
     meta |= lists
     if isinstance(asked, list):
         said = read_messages(asked, where)
@@ -306,6 +306,12 @@ def _problem(
         if fault := _fault(value, what):
             raise UserError(f"{where} {fault}; mend or remove that row")
     return Problem(str(name), str(asked), gold if whole else str(gold), meta)
+
+
+def _are_options(value: Any) -> bool:
+    if isinstance(value, Mapping):  # with labels of their own
+        return _are_texts(value.get("text")) and isinstance(value.get("label"), list)
+    return _are_texts(value)
 
 
 def _are_texts(value: Any) -> bool:
