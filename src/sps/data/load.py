@@ -129,6 +129,10 @@ def read_rows(source: str, split: str, config: str | None, key: str) -> Iterator
         return iter(list(READERS[path.suffix](path)))
     except RecursionError:
         raise UserError(f"{key}: {source} cannot be read: it is nested too deeply") from None
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{key}: {source} cannot be read: it is no UTF-8 (byte {error.start}); save it as UTF-8"
+        ) from None
     except (OSError, ValueError, OverflowError, pa.ArrowException, csv.Error) as error:
         said = (str(error).strip().splitlines() or [repr(error)])[0][:300]
         raise UserError(f"{key}: {source} cannot be read: {said}") from None
@@ -191,9 +195,19 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _json(path: Path) -> Iterator[Row]:
-    rows = json.loads(path.read_text(encoding=_ENCODING))
+    text = path.read_text(encoding=_ENCODING)
+    try:
+        rows = json.loads(text)
+    except json.JSONDecodeError as error:
+        if error.msg != "Extra data":
+            raise
+        raise ValueError("it holds several JSON values: one a line belong in a .jsonl") from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ValueError("it is not a list of objects")
+        inside = (
+            [k for k, v in rows.items() if isinstance(v, list)] if isinstance(rows, dict) else []
+        )
+        hint = f"; it has lists under {', '.join(inside)}: write one alone" if inside else ""
+        raise ValueError(f"it is not a list of objects, [{{...}}, {{...}}]{hint}")
     yield from rows
 
 
