@@ -223,6 +223,8 @@ def _csv(path: Path) -> Iterator[Row]:
         for row in reader:
             if None in row:
                 raise ValueError(f"line {reader.line_num} has more cells than there are columns")
+            if None in row.values():
+                raise ValueError(f"line {reader.line_num} has fewer cells than there are columns")
             yield row
 
 

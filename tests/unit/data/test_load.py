@@ -279,6 +279,7 @@ def test_a_cell_of_a_table_that_is_empty_is_no_answer_of_any_type(tmp_path):
             "problem,answer\nx,1\n".encode("utf-16"),
             r"no UTF-8 \(byte 0\); save it as UTF-8",
         ),
+        ("rows.csv", b"problem,answer\nx,1\ny\n", "line 3 has fewer cells than there are columns"),
         ("rows.jsonl", '{"problem": "ä"}'.encode("latin-1"), "no UTF-8"),
     ],
 )
