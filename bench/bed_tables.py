@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bench.methods import METHODS, TRIALS, place_of, settings_of, trained, trials_of
-from sps.algo.frontier import Gap, areas, frontier
+from sps.algo.frontier import NO_RANGE, Gap, areas, frontier
 from sps.algo.passk import mean_interval, pass_at_k
 
 
@@ -163,7 +163,9 @@ def markdown(
         at_end_SQ = paths.right[name][-1]
         ends = [mean_interval(pass_at_k(at_end_SQ, paths.n, k)) for k in (1, paths.n)]
         against = [gap_cell(own[name]) if name in own else "" for own in gaps]
-        against.append(_signed(gaps[-1][name].at[-1]) if name in gaps[-1] else "")
+        last = gaps[-1].get(name)
+        known = last is not None and last.verdict != NO_RANGE
+        against.append(_signed(last.at[-1]) if known else against[-1])
         rest = [f"{100 * reach[name]:.1f}", *against, f"{paths.seconds[name]:.0f}"]
         rows.append([f"`{name}`", *map(_cell, ends), *rest])
     lines = [heads, ["---", *["---:"] * 3, *["---"] * len(minus), "---:"], *rows]
@@ -210,7 +212,7 @@ def trials_table(results: Path, bed: str) -> list[str]:
 
 def gap_cell(gap: Gap) -> str:
     """A difference in points, its interval, the verdict."""
-    return f"{_signed(gap.mean)} {gap.verdict}"
+    return NO_RANGE if gap.verdict == NO_RANGE else f"{_signed(gap.mean)} {gap.verdict}"
 
 
 def _signed(value: tuple[float, float, float]) -> str:

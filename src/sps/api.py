@@ -16,8 +16,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from sps.config.load import load_recipe
-from sps.config.recipe import Recipe
+from sps.config.load import RecipeLike, load_recipe
 from sps.errors import UserError
 from sps.run.folder import RECORD, RESULTS
 from sps.run.reading import read_json
@@ -112,13 +111,14 @@ class Measured(Table):
 
 
 def train(
-    recipe: Recipe | str | Path,
+    recipe: RecipeLike,
     out: str | Path | None = None,
     *,
     resume: bool = False,
     overrides: Sequence[str] = (),
 ) -> Trained:
-    """`sps train`: a recipe or its file, `a.b=c` overrides; the folder is runs/NAME by default."""
+    """`sps train`: a recipe, its file or what that would hold, and `a.b=c` overrides; the folder is
+    runs/NAME by default."""
     from sps.build import open_run
     from sps.commands.doctor import refuse_too_large
     from sps.commands.train import find_trackers, make_base
@@ -126,13 +126,12 @@ def train(
     from sps.progress.live import Progress
     from sps.progress.trackers import follow
 
-    if not isinstance(recipe, Recipe):
-        recipe = load_recipe(recipe, overrides)
-    elif overrides:
-        raise UserError("overrides go with a recipe's file; give them to load_recipe")
+    with _told_in_python():
+        recipe = load_recipe(recipe, _texts_of(overrides, "overrides"))
+    given = _path_of(out, "out") if out else None
     for check in (refuse_too_large, find_trackers, make_base):
         check(recipe)
-    folder = Path(out) if out else Path("runs") / recipe.name
+    folder = given or Path("runs") / recipe.name
     with Progress(recipe.rl.steps, recipe.name) as progress:
         with _told_in_python():
             run = open_run(recipe, folder, resume, [progress])
@@ -144,13 +143,29 @@ def train(
     return Trained(folder, read_records(folder / RECORD), scores)
 
 
+def _path_of(given: Any, name: str) -> Path:
+    """An argument that is a path; other types are told before anything is done with them."""
+    if not isinstance(given, str | Path):
+        hint = "; give its .folder" if isinstance(given, Trained | Measured) else ""
+        raise UserError(f"{name}: give a path, not a {type(given).__name__}{hint}")
+    return Path(given)
+
+
+def _texts_of(given: Any, name: str) -> list[str]:
+    """An argument that is several texts: of one alone Python would take the letters."""
+    if isinstance(given, list | tuple) and all(isinstance(one, str) for one in given):
+        return list(given)
+    shown = repr(given) if isinstance(given, str) else f"a {type(given).__name__}"
+    raise UserError(f"{name}: give a list of texts, not {shown}")
+
+
 @contextmanager
 def _told_in_python() -> Iterator[None]:
     """What the command line would have one write is said as arguments."""
     try:
         yield
     except UserError as error:
-        text = re.sub(r"--set ([\w.]+=\S+)", r'overrides=["\1"]', str(error))
+        text = re.sub(r"--set ([\w.]+=\S+?)(?=:?(?:\s|$))", r'overrides=["\1"]', str(error))
         raise UserError(text.replace("--resume", "resume=True").replace("--out", "out=")) from None
 
 
@@ -178,44 +193,50 @@ def evaluate(
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
             raise UserError(f"evaluate: no option {name}; {hint}")
-    names = bench if isinstance(bench, str) else ",".join(bench)
-    settings, machinery = make_options(str(model), options, names)
-    folder = Path(out) if out else default_folder(settings.model)
+    names = bench if isinstance(bench, str) else ",".join(_texts_of(bench, "bench"))
+    if not isinstance(model, str):  # an endpoint's model is a name as it stands
+        model = str(_path_of(model, "model"))
+    settings, machinery = make_options(model, options, names)
+    folder = _path_of(out, "out") if out else default_folder(settings.model)
     return Measured(folder, run_eval(settings, machinery, names, folder), "benchmark")
 
 
 def compare(
-    recipes: Sequence[str | Path],
+    recipes: Sequence[RecipeLike],
     out: str | Path = "runs/compare",
     *,
     seeds: int = 3,
     workers: int = 0,
     overrides: Sequence[str] = (),
 ) -> Measured:
-    """`sps compare`: recipe files with the same seeds, paired by question.
+    """`sps compare`: recipes, each as `train` takes it, with the same seeds, paired by question.
 
     It starts processes: in a script call it under `if __name__ == "__main__":`; a notebook needs no
     such line.
     """
     from sps.commands.compare import run_compare
 
+    if not isinstance(recipes, list | tuple):
+        raise UserError("recipes: give a list of them, also of one alone")
+    folder = _path_of(out, "out")
     run_compare(
-        paths=[Path(path) for path in recipes],
+        paths=recipes,
         seeds=seeds,
-        out=Path(out),
+        out=folder,
         early="",
         hot="",
         workers=workers,
-        overrides=list(overrides),
+        overrides=_texts_of(overrides, "overrides"),
     )
-    return Measured(Path(out), read_json(Path(out) / RESULTS), "method")
+    return Measured(folder, read_json(folder / RESULTS), "method")
 
 
 def report(folders: Sequence[str | Path] | str | Path, out: str | Path | None = None) -> Path:
     """`sps report`: one HTML file of runs or comparisons; returns where it is."""
     from sps.commands.report import report_path, run_report
 
-    given = [folders] if isinstance(folders, str | Path) else folders
-    paths = [Path(folder) for folder in given]
-    run_report(paths, Path(out) if out else None)
-    return Path(out) if out else report_path(paths[0])
+    given = folders if isinstance(folders, list | tuple) else [folders]
+    paths = [_path_of(folder, "folders") for folder in given]
+    page = _path_of(out, "out") if out else None
+    run_report(paths, page)
+    return page or report_path(paths[0])

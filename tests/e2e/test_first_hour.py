@@ -81,6 +81,16 @@ def test_the_page_can_be_followed(started, monkeypatch, capsys):
     assert 'Answer: {"city": "Rome"}\n\nQuestion: The capital of' in said
 
 
+def test_what_init_says_to_do_next_is_what_the_page_says_and_works(started, monkeypatch, capsys):
+    assert sps("init", "first") == 0
+    said = capsys.readouterr().out.partition("\n\n")[2]
+    (first, *_) = (text for kind, text in BLOCKS if kind == "sh")
+    assert f"sps init first\n{said}" == first
+    commands(said, monkeypatch)
+    assert Path("evals/runs-starter/table.md").exists()
+    assert Path("runs/starter/report.html").exists()
+
+
 def make_stranger(folder):
     """A Qwen2 with random weights, a tokenizer of bytes, and ids that it does not know."""
     signs = sorted(pre_tokenizers.ByteLevel.alphabet())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from contextlib import contextmanager
+
 import pytest
 import torch
 from small_runs import (
@@ -11,9 +14,14 @@ from small_runs import (
 )
 
 from sps import loop
+from sps.build import open_run
+from sps.errors import RunFailed
+from sps.loop import train
 from sps.phases import irl
 from sps.policy.meter import Meter
 from sps.rollout.native.engine import NativeEngine
+from sps.types import Verdict
+from sps.verify import InlineVerifier
 
 pytestmark = pytest.mark.usefixtures("one_cache")
 
@@ -95,3 +103,49 @@ def test_a_phase_in_which_no_group_disagrees_says_so(tmp_path):
         True,
     ] * 2
     assert not any("Raise" in text for text in texts)
+
+
+class Broken(InlineVerifier):
+    """A judge that crashes at every answer."""
+
+    def submit(self, problem, text, finished):
+        done = Future()
+        done.set_result(Verdict("crashed", 0.0, "raised KeyError: 'five'"))
+        return done
+
+
+def test_a_judge_that_fails_at_every_answer_ends_the_run_after_three_steps(tmp_path):
+    """6 steps are asked for; the run goes on where the judge works again."""
+    recipe = recipe_of(irl__steps=0)
+    with _broken(recipe, tmp_path / "run") as this:
+        with pytest.raises(RunFailed, match="at every answer of 3 steps in a row") as said:
+            train(this)
+        assert "KeyError: 'five'" in str(said.value)
+        assert f"the last good checkpoint is {tmp_path}/run/checkpoints/stop-000003" in str(
+            said.value
+        )
+        assert "raise task.time_limit" in str(said.value)
+    assert [r["step"] for r in told(tmp_path / "run") if r["kind"] == "rl"] == [1, 2, 3]
+    # Resumed, a step is tried again before the run ends.
+    again = pytest.raises(RunFailed, match="at every answer of 4 steps in a row")
+    with _broken(recipe, tmp_path / "run", resume=True) as this, again:
+        train(this)
+    steps = _steps(recipe, tmp_path / "run", resume=True)
+    assert [r["step"] for r in steps] == [1, 2, 3, 4, 5, 6]
+    assert [r["reward"] for r in steps[:4]] == [0.0] * 4
+    assert steps[4]["reward"] > 0
+
+
+def _steps(recipe, folder, resume=False):
+    run(recipe, folder, resume)
+    return [r for r in told(folder) if r["kind"] == "rl"]
+
+
+@contextmanager
+def _broken(recipe, folder, resume=False):
+    this = open_run(recipe, folder, resume)
+    this.verifier = Broken(this.task.judge)
+    try:
+        yield this
+    finally:
+        this.close()

@@ -254,9 +254,18 @@ def test_every_page_is_in_the_index():
     assert [name for name in listed if f"](docs/{name})" not in readme] == []
 
 
-def test_a_table_of_a_bed_by_hand(tmp_path):
+@pytest.mark.parametrize(
+    ("right", "shown", "gap"),
+    [
+        # Up to Pass@1 37.5, at each of which `better` has 75 and `worse` 50.
+        ([2, 1, 0, 0], ["37.5", "50.0"], "+25.0 ["),
+        # `worse` has no Pass@1 above the base's.
+        ([2, 0, 0, 0], ["25.0", "25.0"], "no shared range"),
+    ],
+)
+def test_a_table_of_a_bed_by_hand(right, shown, gap, tmp_path):
     # 4 problems x 2 samples. Base: 2 of 8 right, 2 of 4 problems solved. `better`: 4 of 8, 3 of 4.
-    counts = {"worse": [2, 0, 0, 0], "better": [2, 1, 1, 0], "late": [2, 2, 2, 2]}
+    counts = {"worse": right, "better": [2, 1, 1, 0], "late": [2, 2, 2, 2]}
     lines = [
         {"bed": "embedded", "method": name, "seed": seed, "ended": True, "seconds": 10 + seed}
         | {"n": 2, "right": {"0": [1, 1, 0, 0], "10": right}}
@@ -274,10 +283,9 @@ def test_a_table_of_a_bed_by_hand(tmp_path):
     )
     better, worse = (line.split(" | ") for line in said[-2:])
     assert [cell.split()[0] for cell in better[1:3]] == ["50.0", "75.0"]
-    assert [cell.split()[0] for cell in worse[1:3]] == ["25.0", "25.0"]
-    # `worse` has no Pass@1 above the base's: the range is one point, and there they are 75 and 50.
-    assert better[4].startswith("+25.0 [")
-    assert better[5].startswith("+25.0 [")  # as at three quarters of it
+    assert [cell.split()[0] for cell in worse[1:3]] == shown
+    assert better[4].startswith(gap)
+    assert better[5].startswith(gap)  # as at three quarters of it
     assert (worse[4:6], better[6], worse[0]) == (["", ""], "10 |", "| `worse`")
 
 

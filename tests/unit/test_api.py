@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 from unittest.mock import create_autospec
 
 import pytest
@@ -124,3 +125,77 @@ def test_a_run_has_its_steps_and_scores(tmp_path):
         done.pass_at_k(3)
     with pytest.raises(UserError, match=r"evaluation\.final"):
         Trained(tmp_path, records, None).pass_at_k(1)
+
+
+TREE = {"extends": "demo/countdown_grpo", "name": "mine", "rl": {"steps": 7}}
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """The recipes that train opens a run with."""
+    import sps.build
+    import sps.commands.train
+
+    found = []
+
+    def open_run(recipe, folder, resume, listeners):
+        found.append((recipe, folder))
+        raise UserError("go no further: --set rl.steps=3")
+
+    monkeypatch.setattr(sps.build, "open_run", open_run)
+    monkeypatch.setattr(sps.commands.train, "make_base", lambda recipe: None)
+    return found
+
+
+def test_a_recipe_may_be_a_file_a_short_name_a_mapping_or_a_recipe(opened, tmp_path):
+    import yaml
+
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump(TREE))
+    whole = sps.load_recipe(TREE, ["rl.lr=1e-3"])
+    assert (whole.name, whole.rl.steps, whole.rl.lr) == ("mine", 7, 1e-3)
+    assert whole.rl.algorithm.type == "grpo"
+    for given in (file, str(file), TREE, whole):
+        with pytest.raises(UserError, match="go no further"):
+            sps.train(given, overrides=["rl.lr=1e-3"])
+        assert opened.pop() == (whole, Path("runs/mine"))
+    own = {"rl": {"steps": 7}}
+    assert sps.load_recipe(own, ["rl.steps=3"]).rl.steps == 3
+    assert own == {"rl": {"steps": 7}}
+    with pytest.raises(UserError, match="go no further"):
+        sps.train("demo/countdown_grpo", str(tmp_path))
+    assert opened.pop() == (sps.load_recipe("demo/countdown_grpo"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: sps.train(None), "mapping of its keys, not as a NoneType"),
+        (lambda: sps.train(["a.yaml"]), "not as a list"),
+        (lambda: sps.train({"rl": {"step": 3}}), r"^recipe: rl\.step: no such key; did you mean"),
+        (lambda: sps.train({"extends": "non/sense"}), "^recipe: extends: non/sense: no such"),
+        (lambda: sps.train(TREE, 3), "out: give a path, not a int"),
+        (lambda: sps.train(TREE, overrides="rl.lr=1"), "overrides: give a list of texts, not 'rl"),
+        (lambda: sps.train(TREE, overrides={"rl.lr": 1}), "list of texts, not a dict"),
+        (lambda: sps.train(TREE, overrides=["rl.steps=x"]), r'^overrides=\["rl.steps=x"\]: rl'),
+        (lambda: sps.compare("a.yaml"), "recipes: give a list of them"),
+        (lambda: sps.compare(TREE), "recipes: give a list of them"),
+        (lambda: sps.compare([3]), "mapping of its keys, not as a int"),
+        (lambda: sps.compare([TREE], 3), "out: give a path, not a int"),
+        (lambda: sps.compare([TREE], overrides="rl.lr=1"), "overrides: give a list of texts"),
+        (lambda: sps.report(3), "folders: give a path, not a int"),
+        (lambda: sps.report({"a": 1}), "folders: give a path, not a dict"),
+        (lambda: sps.report(DONE), r"not a Trained; give its \.folder"),
+        (lambda: sps.report(["x"], 3), "out: give a path, not a int"),
+        (lambda: sps.evaluate(DONE), r"model: give a path, not a Trained; give its \.folder"),
+        (lambda: sps.evaluate("m", None), "bench: give a list of texts, not a NoneType"),
+        (lambda: sps.evaluate("m", "gsm8k", 3), "out: give a path, not a int"),
+    ],
+)
+def test_arguments_of_other_types_are_told_in_words(call, message, opened):
+    with pytest.raises(UserError, match=message):
+        call()
+    assert not opened
+
+
+DONE = Trained(Path("runs/x"), [], None)

@@ -45,3 +45,25 @@ def test_an_entropy_that_blows_up_is_said_once_a_phase():
     assert said(health, {"entropy": 1.6, "phase": 2}, {"entropy": NAN, "phase": 3}) == [1, 0]
     high = Health(50)  # at 2.0: above 6
     assert said(high, *({"entropy": e} for e in (2.0, 5.9, 6.1))) == [0, 0, 1]
+
+
+def test_steps_in_which_the_judge_failed_at_all_that_it_was_asked_are_counted_in_a_row():
+    failing = [
+        {"verdict/crashed": 1.0},
+        {"verdict/timeout": 0.5, "verdict/crashed": 0.5},
+        {"verdict/truncated": 0.9, "verdict/timeout": 0.1},
+    ]
+    others = [
+        {"verdict/truncated": 1.0},
+        {"verdict/crashed": 0.99, "verdict/wrong": 0.01},
+        {"verdict/timeout": 0.5, "verdict/unparsed": 0.5},
+        {},
+    ]
+    health = Health(50)
+    for other in others:
+        said(health, *failing)
+        assert health.failing == 3
+        health.saw("irl", {"kept": 3})
+        assert health.failing == 3
+        said(health, other)
+        assert health.failing == 0

@@ -11,6 +11,7 @@ here, before any scores are seen:
 - Range of several methods: from the base's Pass@1 to the smallest of their largest Pass@1.
 - Area: mean of the envelope over the range of all methods. Gap: mean difference of two envelopes
   over the range of the two; the verdict is on it. Gaps at `QUANTILES` of that range say where.
+  Where one of the two never gets above the base's Pass@1 they share no range, and no verdict.
   Means over a range are by the trapezoid rule, of 32 equal parts.
 - Area of trials (`areas`): the same mean over one range for all settings of all methods, up to the
   smallest over methods of the largest Pass@1 that any of its settings reaches. Where a setting does
@@ -36,6 +37,8 @@ _GRID = np.linspace(0, 1, 33)
 _WEIGHT = np.array([0.5, *[1.0] * 31, 0.5]) / 32
 _AT = [round(32 * q) for q in QUANTILES]
 _TINY = 1e-15
+_WIDTH = 1e-9  # the least width of a range: what is below it is rounding
+NO_RANGE = "no shared range"  # the verdict where there can be none
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class Gap:
     range: tuple[float, float]  # of Pass@1
     mean: Interval
     at: list[Interval]  # at `QUANTILES` of the range
-    verdict: str  # on the mean: 'above', 'below' or 'tied'
+    verdict: str  # on the mean: 'above', 'below' or 'tied'; or NO_RANGE
 
 
 @dataclass(frozen=True)
@@ -170,12 +173,14 @@ def _gaps(
         ranges[name] = (float(low_R[0]), float(high_R[0]))
         ours, other = (_over_range(xy[one], low_R, high_R) for one in (name, reference))
         diffs[name] = ours - other
-    stretch = how.stretch([diff_RG @ _WEIGHT for diff_RG in diffs.values()])
+    wide = [name for name, (low, high) in ranges.items() if high - low > _WIDTH]
+    stretch = how.stretch([diffs[name] @ _WEIGHT for name in wide])
     found = []
     for name, diff_RG in diffs.items():
         mean = how.interval(diff_RG @ _WEIGHT, -1.0, stretch)
         at = [how.interval(diff_RG[:, i], -1.0, stretch) for i in _AT]
         verdict = "above" if mean[1] > 0 else "below" if mean[2] < 0 else "tied"
+        verdict = verdict if name in wide else NO_RANGE
         found.append(Gap(name, reference, ranges[name], mean, at, verdict))
     return found
 

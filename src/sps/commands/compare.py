@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from sps.commands.jobs import Job, Summaries, plan, run_jobs
 from sps.commands.methods import by_name, make_extras, sweep_recipe
 from sps.commands.terminal import console, say
 from sps.commands.train import find_trackers, make_base
-from sps.config.load import load_recipe
+from sps.config.load import RecipeLike, load_recipe
 from sps.errors import UserError
 from sps.evaluation.scores import Scores, other_questions, read_scores
 from sps.reporting.style import spelled
@@ -33,7 +34,7 @@ from sps.run.stop import Stop
 
 
 def run_compare(
-    paths: list[Path],
+    paths: Sequence[RecipeLike],
     seeds: int,
     out: Path,
     early: str,

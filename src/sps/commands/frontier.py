@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from sps.algo.frontier import NO_RANGE
 from sps.diagnose.frontier import validation_paths
 from sps.diagnose.read import RunFolder, read_run
 from sps.reporting.style import spelled
@@ -36,15 +37,18 @@ def frontier_lines(found: dict[str, Any]) -> list[str]:
             f"  {names[name]:{wide}} {100 * one['reach']:15.1f}  {free:>{21 + len(str(k))}}  "
             f"{_cell(one['area'])}"
         )
-    rows = []
+    rows, apart = [], []
     for gap in found["gaps"]:
         pair = f"{names[gap['name']]:>{wide}} against {names[gap['minus']]}"
-        rows.append((pair, *(100 * value for value in gap["mean"]), gap["verdict"]))
-    if rows:
+        if gap["verdict"] == NO_RANGE:
+            apart.append(f"    {pair} {NO_RANGE} of Pass@1")
+        else:
+            rows.append((pair, *(100 * value for value in gap["mean"]), gap["verdict"]))
+    if found["gaps"]:
         lines.append(f"  at equal Pass@1, in points of Pass@{k}:")
-        lines += [f"    {line}" for line in difference_lines(rows)]
-    if len(found["gaps"]) > 1:
-        lines.append(f"  The {len(found['gaps'])} intervals hold at the same time.")
+        lines += [*(f"    {line}" for line in difference_lines(rows)), *apart]
+    if len(rows) > 1:
+        lines.append(f"  The {len(rows)} intervals hold at the same time.")
     return lines + [f"  Left out: {text}" for text in found["left_out"]]
 
 

@@ -32,7 +32,8 @@ def run_init(folder: Path) -> None:
     where = f"cd {folder}\n" if folder.resolve() != Path.cwd() else ""
     say(
         f"{folder}: recipe.yaml, my_task.py, rows.jsonl, README.md, and model/, a tiny policy\n\n"
-        f"{where}sps data recipe.yaml\nsps train recipe.yaml\nsps report runs/starter"
+        f"{where}sps data recipe.yaml\nsps train recipe.yaml\nsps eval runs/starter\n"
+        "sps report runs/starter"
     )
 
 

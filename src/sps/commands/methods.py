@@ -9,7 +9,7 @@ from typing import Any
 
 from sps.commands.jobs import MEASURED, Extra, saved_steps
 from sps.commands.mix import parse_shares
-from sps.config.load import load_recipe
+from sps.config.load import RecipeLike, load_recipe
 from sps.config.recipe import BaseTraining, Recipe
 from sps.errors import UserError
 
@@ -27,7 +27,7 @@ _OF_BASE = [
 ]
 
 
-def sweep_recipe(path: Path, overrides: list[str], sweep: str) -> list[Recipe]:
+def sweep_recipe(path: RecipeLike, overrides: list[str], sweep: str) -> list[Recipe]:
     """A recipe once for each value of one key: `irl.keep=1,2` makes `sps keep=1`, `sps keep=2`."""
     key, values = parse_values(sweep, "--sweep")
     made = []

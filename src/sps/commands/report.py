@@ -90,7 +90,10 @@ def _check_folder(folder: Path, comparisons: bool) -> None:
             "a run (--out of train)"
         )
     if not runs and not (folder / RESULTS).exists():
-        near = folder.parent if (folder.parent / RECIPE).exists() else "the folder of a run"
+        below = sorted(path.parent for path in folder.glob(f"*/{RECORD}"))
+        # A recipe alone may be the user's own, in the folder where runs/ is.
+        of_a_run = (folder.parent / RECORD).exists()
+        near = below[0] if below else folder.parent if of_a_run else "the folder of a run"
         raise UserError(f"{folder}: holds no run (no recipe.yaml, no metrics.jsonl); give {near}")
     if not comparisons:
         near = runs[0] if runs else "a run"

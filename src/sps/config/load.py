@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ _LARGEST = 256 * 2**10  # bytes of a recipe
 _DEEPEST = 100  # recipes that extend each other
 _SHOWN = 20  # faults in an error
 Branch = TypeVar("Branch", bound=BaseModel)
+RecipeLike = Recipe | str | Path | Mapping[str, Any]  # what a recipe is made from
 # What keys are called elsewhere -> here.
 SYNONYMS = {
     **dict.fromkeys(("learning_rate", "actor_lr"), "rl.lr"),
@@ -40,12 +42,27 @@ SYNONYMS = {
 }
 
 
-def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a recipe, by path or short name, what it extends, and `a.b=c` overrides."""
-    tree = _read_tree(find_recipe(path), seen=())
+def load_recipe(path: RecipeLike, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe and what it extends, and put `a.b=c` overrides into it.
+
+    It is given by the path of its file, by a short name, as a mapping of what a file would hold
+    (paths then start at the folder one is in), or as a recipe that was read before.
+    """
+    source, tree = "recipe", {}
+    if isinstance(path, Recipe):
+        tree = path.model_dump(mode="json")
+    elif isinstance(path, Mapping):
+        tree = _extended(copy.deepcopy(dict(path)), Path("recipe"), seen=())
+    elif isinstance(path, str | Path):
+        source, tree = str(path), _read_tree(find_recipe(path), seen=())
+    else:
+        raise UserError(
+            "a recipe is given as the path of its file, a short name such as demo/countdown_sps, "
+            f"or a mapping of its keys, not as a {type(path).__name__}"
+        )
     for item in overrides:
         override(tree, item)
-    return parse_recipe(tree, str(path), overrides)
+    return parse_recipe(tree, source, overrides)
 
 
 def parse_recipe(tree: Mapping[str, Any], source: str, overrides: Sequence[str] = ()) -> Recipe:
@@ -100,6 +117,11 @@ def _read_tree(path: Path, seen: tuple[Path, ...], child: Path | None = None) ->
     if not isinstance(tree, dict):
         what = "it is empty" if tree is None else f"it is a {type(tree).__name__}"
         raise UserError(f"{path}: a recipe is a mapping of keys to values, and {what}")
+    return _extended(tree, path, seen)
+
+
+def _extended(tree: dict[str, Any], path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+    """A tree on top of the one it extends, if any; its path says from which folder."""
     parent = tree.pop("extends", None)
     if parent is None:
         return tree

@@ -8,7 +8,8 @@ from pydantic import Field, model_validator
 
 from sps.schema import Cut, Node, NonNegative, Positive
 
-OPTIONS = ("choices", "options")  # columns of multiple choice, each a list of texts
+# Columns of multiple choice: a list of texts, or {text: [...], label: [...]} as ARC has it.
+OPTIONS = ("choices", "options")
 
 
 class ColumnsConfig(Node):

@@ -129,6 +129,10 @@ def read_rows(source: str, split: str, config: str | None, key: str) -> Iterator
         return iter(list(READERS[path.suffix](path)))
     except RecursionError:
         raise UserError(f"{key}: {source} cannot be read: it is nested too deeply") from None
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{key}: {source} cannot be read: it is no UTF-8 (byte {error.start}); save it as UTF-8"
+        ) from None
     except (OSError, ValueError, OverflowError, pa.ArrowException, csv.Error) as error:
         said = (str(error).strip().splitlines() or [repr(error)])[0][:300]
         raise UserError(f"{key}: {source} cannot be read: {said}") from None
@@ -191,9 +195,19 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _json(path: Path) -> Iterator[Row]:
-    rows = json.loads(path.read_text(encoding=_ENCODING))
+    text = path.read_text(encoding=_ENCODING)
+    try:
+        rows = json.loads(text)
+    except json.JSONDecodeError as error:
+        if error.msg != "Extra data":
+            raise
+        raise ValueError("it holds several JSON values: one a line belong in a .jsonl") from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ValueError("it is not a list of objects")
+        inside = (
+            [k for k, v in rows.items() if isinstance(v, list)] if isinstance(rows, dict) else []
+        )
+        hint = f"; it has lists under {', '.join(inside)}: write one alone" if inside else ""
+        raise ValueError(f"it is not a list of objects, [{{...}}, {{...}}]{hint}")
     yield from rows
 
 
@@ -209,6 +223,8 @@ def _csv(path: Path) -> Iterator[Row]:
         for row in reader:
             if None in row:
                 raise ValueError(f"line {reader.line_num} has more cells than there are columns")
+            if None in row.values():
+                raise ValueError(f"line {reader.line_num} has fewer cells than there are columns")
             yield row
 
 
@@ -289,7 +305,7 @@ def _problem(
     meta = {k: v for k, v in row.items() if isinstance(v, str | int | float | bool) and k != "id"}
     for used in (question, answer, "solution"):
         meta.pop(str(used), None)
-    lists = {k: row[k] for k in OPTIONS if _are_texts(row.get(k))}
+    lists = {k: row[k] for k in OPTIONS if _are_options(row.get(k))}
     meta |= lists
     if isinstance(asked, list):
         said = read_messages(asked, where)
@@ -306,6 +322,12 @@ def _problem(
         if fault := _fault(value, what):
             raise UserError(f"{where} {fault}; mend or remove that row")
     return Problem(str(name), str(asked), gold if whole else str(gold), meta)
+
+
+def _are_options(value: Any) -> bool:
+    if isinstance(value, Mapping):  # with labels of their own
+        return _are_texts(value.get("text")) and isinstance(value.get("label"), list)
+    return _are_texts(value)
 
 
 def _are_texts(value: Any) -> bool:

@@ -16,13 +16,14 @@ from sps.rollout import RolloutEngine
 from sps.rollout.texts import Ask, TextEngine, Written
 from sps.store.evals import EvalStore
 from sps.tasks import Task
-from sps.types import Problem, Request, Sampling, Verdict
+from sps.types import FAILED, Problem, Request, Sampling, Verdict
 from sps.verify import Verifier
 
 if TYPE_CHECKING:  # an endpoint and a regrade need no torch
     from sps.policy.load import Policy
 
 _WAITING = 2048  # samples that may wait for their verdict
+_FAILURES = 64  # of the judge, of two questions and more, and nothing else: it is at fault
 
 
 @dataclass
@@ -92,6 +93,7 @@ def collect(texts: TextEngine, job: EvalJob) -> list[dict[str, Any]]:
     fresh: list[dict[str, Any]] = []
     failed: list[BaseException] = []  # of the verifier, which are no verdicts
     waiting: list[tuple[dict[str, Any], Future[Verdict]]] = []
+    doubt = _Doubt(problems, rows, "choose another folder with --out")
 
     def settle(at_most: int) -> None:
         """Store what is judged, and wait for the oldest while too many are not."""
@@ -102,7 +104,8 @@ def collect(texts: TextEngine, job: EvalJob) -> list[dict[str, Any]]:
                 continue
             row |= _judgement(future.result())
             fresh.append(row)
-            store.append(row)
+            for sure in doubt.passes(row):
+                store.append(sure)
             tally.done += 1
             tally.tokens += row["length"] or 0
             if row["verdict"] == "correct":
@@ -117,10 +120,16 @@ def collect(texts: TextEngine, job: EvalJob) -> list[dict[str, Any]]:
             future = job.verifier.submit(problem, written.text, written.finished)
             waiting.append((_row(problem, written), future))
             settle(at_most=_WAITING)
+        settle(at_most=0)
+    except _JudgeFails:
+        waiting.clear()
+        raise
     except RunFailed as error:
         failed.append(error)
     finally:  # an endpoint that fails half way, too, leaves what it answered
         settle(at_most=0)
+        for row in doubt.held:
+            store.append(row)
         store.flush()
     if failed:
         raise RunFailed(f"{failed[0]}; what was judged before is stored, and not drawn again")
@@ -133,6 +142,7 @@ def regrade(job: EvalJob) -> tuple[list[dict[str, Any]], int]:
     rows = job.store.read()
     tally = Tally(len(rows))
     changed, solved = 0, set()
+    doubt = _Doubt(job.problems, [], "judge again")
     futures = [
         job.verifier.submit(known[row["problem_id"]], row["text"], row["finished"]) for row in rows
     ]
@@ -140,6 +150,7 @@ def regrade(job: EvalJob) -> tuple[list[dict[str, Any]], int]:
         fresh = _judgement(future.result())
         changed += fresh["verdict"] != row["verdict"]
         row |= fresh
+        doubt.passes(row)
         tally.done += 1
         if row["verdict"] == "correct":
             tally.correct += 1
@@ -148,6 +159,52 @@ def regrade(job: EvalJob) -> tuple[list[dict[str, Any]], int]:
         job.watch(tally)
     job.store.replace(rows)
     return rows, changed
+
+
+class _JudgeFails(RunFailed):
+    """The judge has failed at all answers so far."""
+
+
+class _Doubt:
+    """Holds failures of the judge back as long as it has done nothing else, and ends an evaluation
+    that has only these: its verdicts would say nothing of the model."""
+
+    def __init__(
+        self, problems: Sequence[Problem], stored: Sequence[dict[str, Any]], then: str
+    ) -> None:
+        self.held: list[dict[str, Any]] = []
+        self._then = then  # what to do when the judge is mended
+        self._questions = min(2, len(problems))
+        self._gone = any(map(_is_judged, stored))
+
+    def passes(self, row: dict[str, Any]) -> list[dict[str, Any]]:
+        """The rows that may be stored now that this one is known, too."""
+        self._gone |= _is_judged(row)
+        if not self._gone and row["verdict"] in FAILED:
+            self.held.append(row)
+            self._check()
+            return []
+        if not self._gone:
+            return [row]
+        sure, self.held = [*self.held, row], []
+        return sure
+
+    def _check(self) -> None:
+        count, questions = len(self.held), {row["problem_id"] for row in self.held}
+        if count < _FAILURES or len(questions) < self._questions:
+            return
+        first, self.held = self.held[0], []
+        raise _JudgeFails(
+            f"the judge failed at all of the first {count} answers, so no more are judged, and "
+            f"these verdicts are not kept. The first, to {first['problem_id']!r}: "
+            f"{first['verdict']}: {first['detail'] or 'no detail'}. Mend the judge, which returns "
+            "False for what it cannot read, or give it more time where time was up "
+            f"(task.time_limit, --time-limit); then {self._then}"
+        )
+
+
+def _is_judged(row: dict[str, Any]) -> bool:
+    return row["verdict"] not in (*FAILED, "truncated")
 
 
 def count_solutions(

@@ -29,7 +29,13 @@ from sps.run.folder import (
     find_checkpoints,
     stop_path,
 )
+from sps.run.health import FAILING
 from sps.types import Metrics
+
+_DIVERGED = (
+    "Start a new run from it (model.path) with a lower rl.lr or irl.lr; --resume tries the same "
+    "again"
+)
 
 
 def after_step(run: Run, step: int) -> None:
@@ -37,6 +43,8 @@ def after_step(run: Run, step: int) -> None:
     run.done, run.cursor = step, run.sampler.cursor
     if run.health.worst:
         _check_up(run)
+    if run.health.failing >= FAILING and step > run.start:  # resumed: it may go better now
+        _judge_failed(run)
     if run.schedule.evaluates(step, run.settled) and step not in run.scores:
         validate(run, step)
     if run.schedule.saves(step, run.settled):
@@ -106,6 +114,19 @@ def _check_up(run: Run) -> None:
     _give_up(run, f"{skipped} updates in a row were skipped: {why}")
 
 
+def _judge_failed(run: Run) -> NoReturn:
+    """Every answer has counted as wrong for some steps: what follows would be worth nothing."""
+    _keep(run)
+    why = f"the judge has failed at every answer of {run.health.failing} steps in a row"
+    how = (
+        f"Its first failure in the last step: {run.judge_failed}. Mend the judge, or raise "
+        "task.time_limit where time was up, and train in another folder (--out), from this "
+        "checkpoint if the run has learnt something before (model.path); --resume tries the same "
+        "judge again"
+    )
+    _give_up(run, why, how)
+
+
 def explain(run: Run, error: Exception) -> NoReturn:
     """An engine cannot draw from weights that are NaN: that is then the reason to give."""
     if isinstance(error, RuntimeError) and not run.ranks.sharded:
@@ -118,14 +139,11 @@ def explain(run: Run, error: Exception) -> NoReturn:
     raise error
 
 
-def _give_up(run: Run, why: str) -> NoReturn:
+def _give_up(run: Run, why: str, how: str = _DIVERGED) -> NoReturn:
     kept = latest_checkpoint(run.folder / CHECKPOINTS)
     stops = list(find_checkpoints(run.folder / CHECKPOINTS, "stop").values())
     last = stops[-1] if stops else kept
     where = f"the last good checkpoint is {last}" if last else "no checkpoint was saved before"
-    text = (
-        f"after step {run.done} {why}; {where}. Start a new run from it (model.path) with a lower "
-        "rl.lr or irl.lr; --resume tries the same again"
-    )
+    text = f"after step {run.done} {why}; {where}. {how}"
     run.track.log("warning", run.done, text=text)
     raise RunFailed(text)

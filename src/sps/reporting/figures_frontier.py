@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sps.algo.frontier import QUANTILES, Frontier, Gap, Standing
+from sps.algo.frontier import NO_RANGE, QUANTILES, Frontier, Gap, Standing
 from sps.algo.passk import pass_at_k
 from sps.diagnose.frontier import Paths, validation_paths
 from sps.reporting.blocks import Cell, Figure, Table, percent, points
@@ -49,7 +49,8 @@ def frontier_verdict(study: Study) -> str:
     found = paths.compare() if paths else None
     if not found or not found.gaps:
         return ""
-    return gap_sentence(max(found.gaps, key=lambda gap: gap.mean[0]), found.k)
+    told = [gap for gap in found.gaps if gap.verdict != NO_RANGE] or found.gaps
+    return gap_sentence(max(told, key=lambda gap: gap.mean[0]), found.k)
 
 
 def _figure(
@@ -82,6 +83,11 @@ def _line(paths: Paths, one: Standing, base: Point) -> Line:
 
 def gap_sentence(gap: Gap, k: int) -> str:
     """One comparison in words."""
+    if gap.verdict == NO_RANGE:
+        return (
+            f"{gap.name} and {gap.minus} have {NO_RANGE} of Pass@1: one of them is never above the "
+            "base there."
+        )
     mean, low, high = (f"{100 * v:+.1f}" for v in gap.mean)
     interval = f"{mean} points [{low}, {high}]"
     if gap.verdict == "tied":
@@ -99,7 +105,9 @@ def _table(paths: Paths, found: Frontier) -> Table:
         gap = gaps.get(one.name)
         free = percent([base + v for v in one.free_gain])
         cells: list[Cell] = [None] * (2 + len(QUANTILES)) if gaps else []
-        if gap:
+        if gap and gap.verdict == NO_RANGE:
+            cells[1] = NO_RANGE
+        elif gap:
             cells = [percent(gap.mean), gap.verdict, *map(percent, gap.at)]
         rows.append([one.name, points(one.reach), free, percent(one.area), *cells])
     low, high = (points(v) for v in found.range)

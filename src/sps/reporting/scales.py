@@ -49,7 +49,7 @@ def make_scale(
     low, high = (min(low, 0.0), max(high, 0.0)) if zero else (low, high)
     pad = room * (high - low) if high > low else abs(high) / 10 or 1.0
     bottom = low if zero and low == 0 else low - pad
-    return Scale(kind, bottom, high if zero and high == 0 else high + pad, start, end)
+    return Scale(kind, bottom, high if zero and low < high == 0 else high + pad, start, end)
 
 
 def ticks(axis: dict[str, Any], scale: Scale, count: int) -> list[Tick]:

@@ -1,4 +1,4 @@
-"""What a run's record says of its health: updates that had to be skipped, and a policy that broke.
+"""What a run's record says of its health: skipped updates, a judge or a policy that broke.
 
 It is given every record, also those read back when a run is resumed, so that it then knows what an
 uninterrupted run would know.
@@ -10,6 +10,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from sps.types import FAILED
+
+FAILING = 3  # steps in a row at whose answers the judge failed, all of them, that end a run
 _RIGHTLESS = 50  # steps without a right answer that are warned of; fewer where a phase has fewer
 _SKIPPED = (
     "the update was skipped: its loss, gradient or log-probabilities are not finite (NaN or "
@@ -19,11 +22,13 @@ _WIDER = 3.0, 1.0  # an entropy so many times, and so many nats above, that of t
 
 
 class Health:
-    """Skipped updates, steps without a right answer, and an entropy that blows up."""
+    """Skipped updates, a judge that only fails, steps without a right answer, and an entropy that
+    blows up."""
 
     def __init__(self, phase: int) -> None:
         self.skipped = 0  # updates in a row
         self.worst = 0  # the most of them since the run was last looked at
+        self.failing = 0  # steps in a row in which the judge failed at every answer
         self._rightless = 0  # steps in a row
         self._limit = max(1, min(_RIGHTLESS, phase))
         self._entropy: float | None = None  # of the first step that has one
@@ -42,6 +47,7 @@ class Health:
             self.skipped = 0
         said = [_SKIPPED] if (before, self.skipped) == (0, 1) else []
         if kind == "rl":
+            self.failing = self.failing + 1 if _only_failed(record) else 0
             said += filter(None, (self._no_right(record), self._blown_up(record)))
         return said
 
@@ -70,3 +76,11 @@ class Health:
             f"the entropy is {now:.2f} nats a token, at the first step it was {self._entropy:.2f}: "
             "the policy is diverging. Lower rl.lr, or rl.entropy where there is one"
         )
+
+
+def _only_failed(record: Mapping[str, Any]) -> bool:
+    """Whether all verdicts of a step but those of answers that were cut off are the judge's own
+    failures; a kind that did not occur is not in the record."""
+    kinds = {name.removeprefix("verdict/") for name in record if name.startswith("verdict/")}
+    judged = kinds - {"truncated"}
+    return bool(judged) and judged <= {*FAILED}

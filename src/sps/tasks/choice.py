@@ -98,9 +98,15 @@ def labelled(problems: Sequence[Problem], where: str) -> list[Problem]:
 
 
 def _labelled(problem: Problem, where: str) -> Problem:
-    question = _with_options(problem, where)
+    texts, own = _given(problem, where)
+    question = _with_options(problem, texts, where)
     known = options(question)
     labels = "".join(known)
+    if own:
+        place = _place(problem, texts, own, where)
+        if question != problem.question:
+            return replace(problem, question=question, answer=labels[place])
+        problem = replace(problem, answer=(own if own == [*known] else texts)[place])
     gold = problem.answer.strip(" ().:").upper()
     number = problem.meta.get("answer")  # an integer; see sps.data.load
     if question != problem.question and type(number) is int and str(number) == gold:
@@ -123,18 +129,46 @@ def _labelled(problem: Problem, where: str) -> Problem:
     return replace(problem, question=question, answer=gold)
 
 
-def _with_options(problem: Problem, where: str) -> str:
+def _given(problem: Problem, where: str) -> tuple[list[str], list[str]]:
+    """The options that a row has beside its question, and the labels that it gives them itself."""
+    values = (problem.meta.get(key) for key in OPTIONS)
+    found = next((v for v in values if v and isinstance(v, list | dict)), [])
+    if isinstance(found, list):
+        return found, []
+    labels = [str(label).strip(" ().:").upper() for label in found["label"]]
+    if len(labels) != len(found["text"]) or len({*labels}) < len(labels):
+        raise UserError(
+            f"{where}: question {problem.id} has {len(found['text'])} options and the labels "
+            f"{', '.join(labels) or 'of none'}; give each option a label of its own"
+        )
+    return found["text"], labels
+
+
+def _place(problem: Problem, texts: list[str], own: list[str], where: str) -> int:
+    """Which option is right, where these have labels of their own; no integer counts them then."""
+    gold = problem.answer.strip(" ().:").upper()
+    counts = type(problem.meta.get("answer")) is int
+    same = [] if counts else _saying(problem.answer, dict(zip(own, texts, strict=True)))
+    right = [gold] if gold in own else same
+    if len(right) != 1:
+        raise UserError(
+            f"{where}: the answer {problem.answer!r} is none of the labels {', '.join(own)} of "
+            f"question {problem.id}; give one of them, or what its option says"
+        )
+    return own.index(right[0])
+
+
+def _with_options(problem: Problem, given: list[str], where: str) -> str:
     """The question, with its row's list of options at the end where they are not there yet."""
     there = options(problem.question)
-    lists = (problem.meta.get(key) for key in OPTIONS)
-    given = next((texts for texts in lists if texts and isinstance(texts, list)), None)
-    if given is None:
+    if not given:
         if there:
             return problem.question
         raise UserError(
             f"{where}: question {problem.id} has no options: there are no lines 'A) ...' at its "
             f"end, and no list of texts under {' or '.join(OPTIONS)} in its row; write them at the "
-            "end of the question, every option on a line of its own, or into such a list"
+            "end of the question, every option on a line of its own, or into such a list, or as "
+            '{"text": [...], "label": [...]}'
         )
     if there and (given == list(there) or _are_the_same(there, given)):
         return problem.question

@@ -270,7 +270,8 @@ def _try_out(task: PythonTask, pool: Pool) -> None:
         raise UserError(f"{task.code.key}: {error}") from None
     if all(verdict.kind == "crashed" for verdict in found):
         problem, detail = asked[-1][0], found[-1].detail
-        said = f"judge {detail}, {_those(asked)}; return False for what it cannot read"
+        named = f"judge {detail}" if detail.startswith("raised") else f"judge: {detail}"
+        said = f"{named}, {_those(asked)}; return False for what it cannot read"
         if "raised KeyError" in detail and ".meta" in detail:
             said += f"; problem.meta has the columns of its row: {', '.join(problem.meta)}"
         if "OSError" in said or "Permission" in said:

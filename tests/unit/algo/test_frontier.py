@@ -233,3 +233,21 @@ def test_no_gain_goes_beyond_all_of_pass_at_1():
     (standing,) = frontier(base, {"one": path}, 4, "one").standings
     value, low, high = standing.free_gain
     assert 0 <= low <= value <= high == 0.5
+
+
+def test_without_a_shared_range_there_is_no_verdict():
+    """The base and `flat` have Pass@1 1/4, `far` 1/2: at 1/4 alone there is nothing to compare."""
+    base = np.array([1, 1, 1, 1])
+    paths = {"flat": np.array([[[1, 1, 1, 1]]]), "far": np.array([[[2, 2, 2, 2]]])}
+    for reference, other in (("flat", "far"), ("far", "flat")):
+        (gap,) = frontier(base, paths, 4, reference, draws=20).gaps
+        assert (gap.name, gap.range, gap.verdict) == (other, (1 / 4, 1 / 4), "no shared range")
+    # Nor does it widen the intervals of the others.
+    rng = np.random.default_rng(3)
+    base, drawn_run = drawn(rng, 1, 50)
+    two = {name: drawn_run() for name in "ab"}
+    stuck = {"c": np.repeat(base[None, None] if base.ndim == 1 else base[None], 1, 0)}
+    alone = frontier(base, two, 16, "a", draws=400).gaps[0]
+    among = frontier(base, two | stuck, 16, "a", draws=400).gaps
+    assert [gap.verdict for gap in among][1] == "no shared range"
+    assert among[0].mean == pytest.approx(alone.mean)

@@ -251,3 +251,40 @@ def test_a_cell_of_a_table_that_is_empty_is_no_answer_of_any_type(tmp_path):
         path.write_text(GOOD + f'{{"problem": "q", "answer": {bad}}}')
         with pytest.raises(UserError, match=f"row 2 {message}"):
             load_problems(str(path), whole=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "rows.json",
+            b'{"problem": "?"}\n{"problem": "!"}',
+            r"values: one a line belong in a \.jsonl",
+        ),
+        (
+            "rows.json",
+            b'{"data": [{"problem": "?"}], "version": 1}',
+            "it has lists under data: write",
+        ),
+        ("rows.json", b'{"problem": "?"}', r"not a list of objects, \[\{\.\.\.\}, \{\.\.\.\}\]$"),
+        ("rows.json", b"[1, 2]", r"not a list of objects, \[\{\.\.\.\}, \{\.\.\.\}\]$"),
+        ("rows.json", b"[1, 2", "Expecting ',' delimiter"),
+        (
+            "rows.csv",
+            "problem,answer\nZähl,1\n".encode("latin-1"),
+            r"no UTF-8 \(byte 16\); save it",
+        ),
+        (
+            "rows.csv",
+            "problem,answer\nx,1\n".encode("utf-16"),
+            r"no UTF-8 \(byte 0\); save it as UTF-8",
+        ),
+        ("rows.csv", b"problem,answer\nx,1\ny\n", "line 3 has fewer cells than there are columns"),
+        ("rows.jsonl", '{"problem": "ä"}'.encode("latin-1"), "no UTF-8"),
+    ],
+)
+def test_a_file_of_another_form_is_told_with_what_to_do(name, content, message, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=rf"task\.data: .*{name} cannot be read: .*{message}"):
+        load_problems(str(path))

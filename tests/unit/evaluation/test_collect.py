@@ -15,7 +15,7 @@ from sps.evaluation.tables import latex, markdown, question_table, results, show
 from sps.rollout.texts import Written
 from sps.store.evals import EvalStore
 from sps.tasks.math.task import Mathematics
-from sps.types import Problem, Sampling
+from sps.types import Problem, Sampling, Verdict
 from sps.verify import InlineVerifier
 
 PROBLEMS = [Problem(f"b/{i}", f"{i}+{i}?", str(2 * i)) for i in range(4)]
@@ -289,3 +289,100 @@ def test_pass_at_k_of_a_collection_equals_enumeration(tmp_path):
             for q in range(4)
         ]
         assert scores.per_question(k) == pytest.approx(brute)
+
+
+class TimesOut(InlineVerifier):
+    """A judge that has time for the answers of these numbers alone."""
+
+    def __init__(self, works=()):
+        super().__init__(TASK.judge)
+        self.asked, self.works = 0, works
+
+    def submit(self, problem, text, finished):
+        self.asked += 1
+        if self.asked in self.works:
+            return super().submit(problem, text, finished)
+        done = Future()
+        done.set_result(Verdict("timeout", 0.0, f"answer {self.asked}: time is up"))
+        return done
+
+
+MANY = replace(SAMPLING, n=32)
+
+
+def test_a_judge_that_fails_at_the_first_64_answers_ends_the_evaluation(tmp_path):
+    """4 questions of 32 samples: 64 are drawn, and all are drawn again once it is mended."""
+    oracle = Oracle()
+    with pytest.raises(RunFailed, match="failed at all of the first 64 answers") as said:
+        collect(oracle, job(tmp_path, sampling=MANY, verifier=TimesOut()))
+    assert "'b/0': timeout: answer 1: time is up" in str(said.value)
+    assert "task.time_limit, --time-limit); then choose another folder" in str(said.value)
+    assert len(oracle.drawn) == 64
+    assert EvalStore(tmp_path).read() == []
+    assert len(collect(Oracle(), job(tmp_path, sampling=MANY))) == 128
+
+
+@pytest.mark.parametrize("works", [(1,), (64,)])
+def test_one_verdict_of_its_own_is_enough(tmp_path, works):
+    rows = collect(Oracle(), job(tmp_path, sampling=MANY, verifier=TimesOut(works)))
+    kinds = [row["verdict"] for row in sorted(rows, key=lambda r: (r["problem_id"], r["sample"]))]
+    assert (len(kinds), kinds.count("timeout")) == (128, 127)
+    assert kinds[works[0] - 1] == "wrong"
+    assert len(EvalStore(tmp_path).read()) == 128
+    # What is stored says that it works, too.
+    more = replace(SAMPLING, n=64)
+    assert len(collect(Oracle(), job(tmp_path, sampling=more, verifier=TimesOut()))) == 256
+
+
+def test_one_question_alone_is_not_enough_where_there_are_more(tmp_path):
+    """It may be its row that is at fault: 65 samples of the first question, then the second."""
+    oracle, more = Oracle(), replace(SAMPLING, n=65)
+    with pytest.raises(RunFailed, match="first 66 answers"):
+        collect(oracle, job(tmp_path, sampling=more, verifier=TimesOut()))
+    assert len(oracle.drawn) == 66
+    alone = job(tmp_path, problems=PROBLEMS[:1], sampling=more, verifier=TimesOut())
+    with pytest.raises(RunFailed, match="first 64 answers"):
+        collect(Oracle(), alone)
+
+
+def test_few_failures_are_stored_and_answers_that_are_cut_off_say_nothing(tmp_path):
+    few = job(tmp_path / "few", verifier=TimesOut())
+    assert len(collect(Oracle(), few)) == len(few.store.read()) == 16
+    verifier = TimesOut()
+    verifier.judge = lambda problem, text, finished: Verdict("truncated", 0.0)
+    verifier.works = range(10, 20)
+    with pytest.raises(RunFailed, match="first 64 answers"):
+        collect(Oracle(), job(tmp_path / "cut", sampling=MANY, verifier=verifier))
+    assert verifier.asked == 74
+    kept = EvalStore(tmp_path / "cut").read()
+    assert {row["verdict"] for row in kept} == {"truncated"}
+    assert len(kept) == 10
+
+
+def test_a_regrade_by_a_judge_that_only_fails_keeps_the_verdicts_of_before(tmp_path):
+    before = collect(Oracle(), job(tmp_path, sampling=MANY))
+    with pytest.raises(RunFailed, match=r"all of the first 64 answers.* then judge again"):
+        regrade(job(tmp_path, sampling=MANY, verifier=TimesOut()))
+    kinds = [row["verdict"] for row in EvalStore(tmp_path).read()]
+    assert sorted(kinds) == sorted(row["verdict"] for row in before)
+
+
+def test_nobody_waits_for_answers_after_the_last_that_was_needed(tmp_path):
+    class Pending(Future):
+        def exception(self, timeout=None):
+            raise AssertionError("it was waited for")
+
+    class Late(TimesOut):
+        """The first 64 are judged when 100 have been asked for, the others never."""
+
+        def submit(self, problem, text, finished):
+            done = super().submit(problem, text, finished)
+            first.append(done if len(first) < 64 else Pending())
+            if self.asked == 1:
+                first[0].done = lambda: self.asked == 100
+            return first[-1]
+
+    first, oracle = [], Oracle()
+    with pytest.raises(RunFailed, match="first 64 answers"):
+        collect(oracle, job(tmp_path, sampling=MANY, verifier=Late()))
+    assert len(oracle.drawn) == 100

@@ -183,3 +183,19 @@ def test_a_frontier_of_equal_points_has_room_for_labels_that_differ(at, low, hig
         first, last = layout[name]["range"]
         assert first == pytest.approx(low, abs=0.0021)
         assert last == pytest.approx(high, abs=0.0021)
+        assert 0 <= first < last <= 1
+
+
+def test_the_axes_of_a_frontier_end_at_0_and_100_per_cent():
+    """With room for names they would go from -8 to 108 %; where there is no end, it is kept."""
+    points = [(0.0, 1.0), (0.5, 0.0)]
+    _, layout = draw_lines([Line("a", [10], points, points, points)], 8, 1, marks(["a"]))
+    assert layout["xaxis"]["range"] == [0, pytest.approx(0.55)]
+    assert layout["yaxis"]["range"] == [0, 1]
+
+
+def test_an_axis_of_zeros_has_some_width():
+    scale = make_scale({"rangemode": "tozero"}, [0.0, 0.0], 0, 100, 0.05)
+    assert (scale.low, scale.high) == (0, 1)
+    below = make_scale({"rangemode": "tozero"}, [-2.0, 0.0], 0, 100, 0.05)
+    assert (below.low, below.high) == (-2.1, 0)

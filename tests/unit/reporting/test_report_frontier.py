@@ -194,3 +194,23 @@ def test_names_are_text_and_not_markup():
 def test_the_report_begins_with_the_frontier():
     first = sections(study(grpo=GRPO, sps=SPS), {})[0]
     assert [block.id for block in first.present()][:2] == ["frontier", "frontier-table"]
+
+
+STUCK = [run((10, 1, 1), (20, 0, 1))] * 2  # never above the base's Pass@1 of 1/4
+
+
+def test_methods_that_share_no_range_get_no_verdict_and_no_numbers():
+    paths = validation_paths({"grpo": GRPO, "sps": SPS, "stuck": STUCK})
+    said = frontier_lines(paths.record(paths.compare()))
+    assert re.fullmatch(r"      SPS against GRPO  \+12.5 \[.*\]  (tied|above)", said[6])
+    assert said[7] == "    stuck against GRPO no shared range of Pass@1"
+    assert len(said) == 8  # one interval is not several that hold at the same time
+    figure, table = frontier_blocks(study(grpo=GRPO, sps=SPS, stuck=STUCK))
+    sentence = "stuck and grpo have no shared range of Pass@1: one of them is never above the base"
+    assert sentence in figure.note
+    rows = {row[0]: row for row in table.rows}
+    assert rows["stuck"][4:] == [None, "no shared range", None, None, None]
+    assert rows["sps"][4][0] == "12.5"
+    # The headline is of those that can be compared, as long as there are any.
+    assert summary(study(sps=SPS, stuck=STUCK, grpo=GRPO))[0].startswith("At equal Pass@1, grpo")
+    assert summary(study(grpo=GRPO, stuck=STUCK))[0].startswith(sentence)

@@ -186,6 +186,18 @@ def test_run_report_writes_beside_the_run(tmp_path):
     assert (folder / "report.html").stat().st_size > 1_000_000
 
 
+def test_the_folder_that_runs_are_in_is_refused_with_the_first_of_them(tmp_path):
+    """Also where a recipe of the user's own lies beside it."""
+    (tmp_path / "recipe.yaml").write_text("name: mine")
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(UserError, match=r"runs: holds no run .*; give the folder of a run$"):
+        run_report([tmp_path / "runs"])
+    run = make_run(tmp_path / "runs" / "b")
+    make_run(tmp_path / "runs" / "c")
+    with pytest.raises(UserError, match=f"runs: holds no run .*; give {run}$"):
+        run_report([tmp_path / "runs"])
+
+
 def test_folders_that_hold_no_run_are_refused_with_what_to_give(tmp_path):
     run = make_run(tmp_path / "compare" / "sps" / "seed-0")
     (tmp_path / "empty").mkdir()

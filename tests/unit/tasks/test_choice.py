@@ -4,6 +4,8 @@ import json
 import time
 from dataclasses import replace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from sps.data.load import load_problems
@@ -156,6 +158,71 @@ def test_where_options_come_from(row, question, label, tmp_path):
     row = {"question": "?"} | row
     (problem,) = read(tmp_path, row)
     assert (problem.question, problem.answer) == (question or row["question"], label)
+
+
+def of_arc(labels, key, texts=("sun", "air", "3"), **row):
+    """A row as ai2_arc has it: its labels are letters or numbers, and answerKey is one of them."""
+    return {"question": "?", "choices": {"text": [*texts], "label": [*labels]}, **row} | (
+        {"answerKey": key} if "answer" not in row else {}
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "label"),
+    [
+        (of_arc("ABC", "B"), "B"),
+        (of_arc("123", "2"), "B"),
+        (of_arc("123", "3"), "C"),  # the label 3, which is not the option that says 3
+        (of_arc("123", "1", ("2", "1", "3")), "A"),
+        (of_arc([1, 2, 3], 2), "B"),
+        (of_arc("123", "air"), "B"),
+        (of_arc("CBA", "C"), "A"),  # by its place
+        (of_arc(["(A)", "B.", "c"], "C"), "C"),
+        (of_arc("ABC", None, answer="3"), "C"),  # none is labelled 3, one says it
+    ],
+)
+def test_options_with_labels_of_their_own_are_read_as_arc_has_them(row, label, tmp_path):
+    (problem,) = read(tmp_path, row)
+    texts = row["choices"]["text"]
+    assert problem.answer == label
+    assert options(problem.question) == dict(zip("ABC", texts, strict=True))
+    # The hub's Parquet has the same struct; what is read stays as it is.
+    path = tmp_path / "rows.parquet"
+    key, value = next((k, row[k]) for k in ("answer", "answerKey") if k in row)
+    pq.write_table(pa.Table.from_pylist([row | {key: str(value)}]), path)
+    (same,) = labelled(load_problems(str(path)), "x")
+    assert (same.question, same.answer) == (problem.question, label)
+
+
+@pytest.mark.parametrize(
+    ("shown", "row", "label"),
+    [
+        ("?\nA) sun\nB) air\nC) 3", of_arc("ABC", "C"), "C"),
+        ("?\n1) sun\n2) air\n3) 3", of_arc("123", "2"), "2"),
+        ("?\nA) sun\nB) sun\nC) 3", of_arc("ABC", "B", ("sun", "sun", "3")), "B"),
+        ("?\nA) sun\nB) 3\nC) air", of_arc("123", "2"), "C"),  # another order, and other labels
+    ],
+)
+def test_labels_of_options_that_a_question_shows_are_the_ones_it_shows(shown, row, label, tmp_path):
+    (problem,) = read(tmp_path, row | {"question": shown})
+    assert (problem.question, problem.answer) == (shown, label)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (of_arc("ABC", "D"), "the answer 'D' is none of the labels A, B, C of question"),
+        (of_arc("123", "B"), "the answer 'B' is none of the labels 1, 2, 3"),
+        (of_arc("123", None, answer=0), "the answer '0' is none of the labels 1, 2, 3"),
+        (of_arc("ABC", None, answer=3), "the answer '3' is none of the labels A, B, C"),
+        (of_arc("AB", "A"), "has 3 options and the labels A, B; give each"),
+        (of_arc("AAB", "A"), "has 3 options and the labels A, A, B; give each"),
+        (of_arc("ABC", "A") | {"choices": {"text": ["x", "y"]}}, "has no options"),
+    ],
+)
+def test_labels_that_name_no_option_are_refused(row, message, tmp_path):
+    with pytest.raises(UserError, match=rf"task\.data: rows\.jsonl: row 1: .*{message}"):
+        read(tmp_path, row)
 
 
 @pytest.mark.parametrize(

@@ -212,3 +212,15 @@ def test_a_file_or_a_module_and_not_both():
     for keys in ({}, {"path": "a.py", "module": "a"}):
         with pytest.raises(UserError, match=r"give path: my_task\.py, or module"):
             parse_recipe({"task": {"type": "python", **keys}}, "r.yaml")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import os\n    os._exit(3)", "judge: the verifier's worker was ended with code 3, tried"),
+        ("return 1 / 0", "judge raised ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_judge_that_always_dies_is_told_before_any_work(code, said, tmp_path):
+    with pytest.raises(UserError, match=said):
+        made(tmp_path, f"{PROBLEMS}\ndef judge(problem, text):\n    {code}\n")
