@@ -620,3 +620,24 @@ def test_prompt_is_the_template_with_the_instruction():
     ]
     opened = Mathematics({}, "r1").prompt(problem)
     assert opened.endswith("User: What is 1+1?\n\nAssistant: <think>\n")
+
+
+def test_answers_that_no_completion_can_have_are_found():
+    """Sentences, of which a box has the number alone, and what no box can hold."""
+    lost = {"a": "The answer is 8.", "b": "Answer: 5", "c": r"\frac{5"}
+    fine = {
+        "d": "8",
+        "i": "Answer: $5$",
+        "e": r"\frac{1}{2}",
+        "f": "Tuesday",
+        "g": "x = 8",
+        "h": r"\text{(A)}",
+    }
+    problems = [Problem(name, "?", gold, {}) for name, gold in {**lost, **fine}.items()]
+    task = Mathematics({"train": problems[:2], "test": problems[2:]}, workers=1)
+    (found,) = task.findings()
+    assert found.kind == "warning"
+    assert found.rows == [list(row) for row in lost.items()]
+    assert "3 of 9 different answers" in found.text
+    assert "that of a: The answer is 8." in found.text
+    assert not Mathematics({"train": problems[3:]}, workers=1).findings()

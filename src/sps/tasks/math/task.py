@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Literal
 
 from sps.data.config import DataConfig
 from sps.schema import NonNegative, Seconds, Template
-from sps.tasks import Bench, TaskType
+from sps.tasks import Bench, TaskType, answers
 from sps.tasks.math.mode import mode
 from sps.tasks.prompts import BOXED
 from sps.tasks.questions import Questions, bench_problems, preface_of
 from sps.types import Finding, Problem, Verdict
-from sps.verify import Pool
+from sps.verify import Pool, open_verifier
 
 
 class MathConfig(DataConfig):
@@ -48,6 +49,28 @@ class Mathematics(Questions):
         from sps.tasks.math.judge import judge_within  # sympy
 
         return judge_within(self.seconds, problem.answer, text, finished, self.cut)
+
+    def findings(self) -> Sequence[Finding]:
+        """What is wrong with the data, and answers that no completion can have."""
+        return [*super().findings(), *self._unreached()]
+
+    def _unreached(self) -> list[Finding]:
+        """Answers that are not right in a box: unbalanced ones; sentences, of which a completion's
+        box has the answer alone."""
+        of = {p.answer_text: p for split in self.splits.values() for p in split}
+        with closing(open_verifier(self)) as verifier:
+            boxed = {gold: f"\\boxed{{{answers.stated(gold, True) or gold}}}" for gold in of}
+            asked = {gold: verifier.submit(of[gold], text, True) for gold, text in boxed.items()}
+            lost = [of[gold] for gold, told in asked.items() if told.result().kind != "correct"]
+        if not lost:
+            return []
+        first = lost[0]
+        text = (
+            f"{len(lost)} of {len(of)} different answers cannot be matched, so no completion is "
+            f"right there, such as that of {first.id}: {first.answer_text:.80}. Give the answer "
+            "alone, as a box has it"
+        )
+        return [Finding("answers", "warning", text, [[p.id, p.answer_text] for p in lost])]
 
     def mode(self, problem: Problem, text: str) -> str:
         """By its intermediate results; see `mode.py` for what that cannot tell."""
