@@ -108,7 +108,7 @@ def _star(base: Point, k: int) -> dict[str, Any]:
 
 
 def _ranges(lines: Sequence[Line]) -> list[list[float]]:
-    """Of both axes, between 0 and 1: all lines and bars, and room for names at their ends."""
+    """Of both axes, from 0 on: all lines and bars, and room for names at their ends."""
     out = []
     for along, (before, after) in enumerate(((0.05, 0.10), (0.08, 0.08))):
         values = [p[along] for line in lines for p in (*line.low, *line.points, *line.high)]
@@ -117,7 +117,7 @@ def _ranges(lines: Sequence[Line]) -> list[list[float]]:
         short = max(_NARROW - (high - low), 0.0)
         low, high = (low - short, high) if high + short > 1 else (low, high + short)
         wide = high - low
-        out.append([max(low - before * wide, 0.0), min(high + after * wide, 1.0)])
+        out.append([max(low - before * wide, 0.0), high + after * wide])
     return out
 
 
