@@ -12,6 +12,7 @@ import numpy as np
 from bench.methods import METHODS, TRIALS, place_of, settings_of, trained, trials_of
 from sps.algo.frontier import NO_RANGE, Gap, areas, frontier
 from sps.algo.passk import mean_interval, pass_at_k
+from sps.config.recipe import SHARES
 
 
 def tuned_file(results: Path) -> Path:
@@ -76,6 +77,40 @@ def _mean(runs: list[dict[str, Any]], share: float) -> str:
         right_Q = np.array(run["right"][str(round(share * max(map(int, run["right"]))))])
         scores.append([100 * pass_at_k(right_Q, run["n"], k).mean() for k in (1, run["n"])])
     return " / ".join(f"{value:.1f}" for value in np.mean(scores, axis=0))
+
+
+def kept(folder: Path, beds: dict[str, str], names: dict[str, str]) -> list[str]:
+    """Pass@1 / Pass@n of mixes whose share of the base is chosen as `checkpoint.mix: auto` does, on
+    every other problem, and scored on those between; each half chooses once. Means over runs and
+    halves, the base's mean share, and how many runs."""
+    rows = [["Pass@1 / Pass@128", *beds.values()], ["---"] * (len(beds) + 1)]
+    rows += [[shown] for shown in ["base", *names.values()]]
+    for bed in beds:
+        lines = known(folder / f"bed_{bed}.jsonl").values()
+        runs = [line for line in lines if line["bed"] == bed and line["ended"]]
+        rows[2].append(_mean(runs[:1], 0.0))
+        for row, name in zip(rows[3:], names, strict=True):
+            own = [run for run in runs if run["method"] == name]
+            found = np.array([_chosen(run, half) for run in own for half in (0, 1)])
+            if not len(own):
+                row.append("")
+                continue
+            first, last, share = found.mean(0)
+            row.append(f"{first:.1f} / {last:.1f}, share {share:.2f} ({len(own)})")
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def _chosen(run: dict[str, Any], half: int) -> tuple[float, float, float]:
+    """Pass@1 and Pass@n on one half of the problems of the mix that the other half chose, and the
+    base's share in it."""
+    right, n = {int(step): np.array(own) for step, own in run["right"].items()}, run["n"]
+    share_of = {share: right[round((1 - share) * max(right))] for share in (0.0, *SHARES)}
+    wanted = pass_at_k(right[0][half::2], n, n).mean()
+    enough = [s for s, own in share_of.items() if pass_at_k(own[half::2], n, n).mean() >= wanted]
+    share = min(enough, default=SHARES[-1])
+    scored = share_of[share][1 - half :: 2]
+    first, last = (100 * float(pass_at_k(scored, n, k).mean()) for k in (1, n))
+    return first, last, share
 
 
 def by_k(results: Path, bed: str, methods: list[str], seeds: range | None = None) -> list[str]:

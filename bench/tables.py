@@ -13,6 +13,8 @@ Such a table stands between two comments. The first says what it is made of, the
 <!-- bench.beds BED --best --results FILE --> the same
 <!-- ends: BED name; BED name | METHOD name; METHOD name -->
                                              where methods end on some beds, with names to print
+<!-- kept: BED name; BED name | METHOD name -->
+                                             the same of mixes whose share chooses itself
 <!-- FILE.json: A 1, A 2, A | B | C -->      paths of methods in docs/results/FILE.json, in the
                                              order of training; the first path is the reference
 <!-- FILE.json means: A, B | C, D -->        the same rule on stored means, C and D against A and B:
@@ -26,13 +28,14 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from typer.testing import CliRunner
 
-from bench.bed_tables import by_k, ends, gap_cell, markdown, shown, trials_table
+from bench.bed_tables import by_k, ends, gap_cell, kept, markdown, shown, trials_table
 from bench.beds import ROOT, seeds_of
 from sps.algo.frontier import envelope, frontier
 from sps.cli import app
@@ -43,6 +46,7 @@ _TRIALS = re.compile(r"bench\.beds (\w+) --best --results (\S+)")
 _BY_K = re.compile(r"bench\.beds (\w+) --by-k (\S+)(?: --seeds (\S+))?")
 _SHOWN = re.compile(r"bench\.beds (\w+) --show(?: (\S+))?")
 _ENDS = re.compile(r"ends: ([^|]+) \| (.+)")
+_KEPT = re.compile(r"kept: ([^|]+) \| (.+)")
 _STORED = re.compile(r"(\w+\.json): (.+)")
 _MEANS = re.compile(r"(\w+\.json) means: (.+) \| (.+)")
 _DOCTOR = re.compile(r"sps doctor: (.+)")
@@ -67,11 +71,9 @@ def filled(text: str, root: Path = ROOT) -> str:
             results = root / "bench" / "results" / f"bed_{bed[1]}.jsonl"
             lines = shown(results, bed[1], bed[2].split(",") if bed[2] else None)
         elif asked := _ENDS.fullmatch(found[1]):
-            beds, names = (
-                dict(one.strip().split(" ", 1) for one in part.split(";"))
-                for part in asked.groups()
-            )
-            lines = ends(root / "bench" / "results", beds, names)
+            lines = ends(root / "bench" / "results", *named(asked))
+        elif asked := _KEPT.fullmatch(found[1]):
+            lines = kept(root / "bench" / "results", *named(asked))
         elif stored := _STORED.fullmatch(found[1]):
             paths = [[name.strip() for name in path.split(",")] for path in stored[2].split("|")]
             lines = compared(root / "docs" / "results" / stored[1], paths)
@@ -85,6 +87,12 @@ def filled(text: str, root: Path = ROOT) -> str:
         return f"<!-- {found[1]} -->\n\n" + "\n".join(lines) + "\n\n<!-- end -->"
 
     return _TABLE.sub(table, text)
+
+
+def named(asked: re.Match[str]) -> Iterator[dict[str, str]]:
+    """Names to print of some beds, and of some methods."""
+    for part in asked.groups():
+        yield dict(one.strip().split(" ", 1) for one in part.split(";"))
 
 
 def compared(file: Path, paths: list[list[str]]) -> list[str]:

@@ -89,17 +89,17 @@ def _take(
 
 def _finish(run: Run) -> Scores | None:
     recipe, scores = run.recipe, None
-    mixes, final = recipe.checkpoint.mix > 0, recipe.evaluation.final
+    mixes, final = bool(recipe.checkpoint.shares), recipe.evaluation.final
     if not mixes and not final:
         return None
-    step = select(run)
+    step, share = select(run), 0.0
     if mixes:
-        use_mix(run, step)
+        share = use_mix(run, step)
     else:
         use_checkpoint(run, step)
     if final:
         scores = measure(run, "test", run.test, recipe.evaluation.n, step)
-    run.ranks.broadcast(lambda: rewrite_card(run, step))
-    mixed = {"mixed": recipe.checkpoint.mix} if mixes else {}  # the base's share
+    run.ranks.broadcast(lambda: rewrite_card(run, step, share))
+    mixed = {"mixed": share} if mixes else {}  # the base's share
     run.track.log("done", recipe.rl.steps, selected=step, **mixed)
     return scores

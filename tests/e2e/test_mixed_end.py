@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -16,11 +18,14 @@ from sps.commands.jobs import Extra, Job, run_extra
 from sps.commands.mix import run_mix
 from sps.commands.report import run_report
 from sps.config.load import load_recipe
+from sps.config.recipe import SHARES
 from sps.diagnose.frontier import validation_paths
 from sps.diagnose.read import read_run
 from sps.diagnose.recorded import compared_runs
 from sps.errors import UserError
+from sps.evaluation import evaluate
 from sps.evaluation.scores import load_scores
+from sps.lifecycle import measure
 from sps.policy.embedded import make_tokenizer
 from sps.policy.load import load_policy
 from sps.policy.resolve import resolve_model
@@ -224,3 +229,135 @@ def test_the_path_of_the_frontier_ends_with_the_mix(tmp_path):
 def test_more_than_all_of_the_base_is_refused():
     with pytest.raises(UserError, match=r"checkpoint\.mix"):
         recipe_of(checkpoint__mix=1.0)
+
+
+def keeping(**changes):
+    return recipe_of(
+        **{
+            "checkpoint__mix": "auto",
+            "evaluation__final": True,
+            "evaluation__every": 3,
+            "rl__lr": 0.03,
+        }
+        | changes
+    )
+
+
+def passes(folder, name):
+    """Problems that were solved at least once."""
+    return int((load_scores(folder / "evals" / f"{name}.json").correct_Q > 0).sum())
+
+
+def judged(monkeypatch, solved):
+    """Evaluations as they are, but of the four problems so many count as solved, by name."""
+    real = evaluate.evaluate
+
+    def counted(policy, engine, job):
+        scores, name = real(policy, engine, job), job.store.folder.name
+        count = solved.get(name.removesuffix("-000006") if "share" in name else name)
+        if count is None:
+            return scores
+        solved_Q = (np.arange(len(scores.ids)) < count).astype(int)
+        return replace(scores, correct_Q=solved_Q, solutions_Q=None)
+
+    monkeypatch.setattr(measure, "evaluate", counted)
+
+
+@pytest.mark.parametrize(
+    ("after", "share", "tried"),
+    [
+        ({"validation-000006": 3}, 0.0, []),
+        ({"validation-000006": 2, "share-0.1": 2, "share-0.3": 3}, 0.3, [0.1, 0.3]),
+        (dict.fromkeys(["validation-000006", *(f"share-{s}" for s in SHARES)], 1), 0.9, SHARES),
+    ],
+    ids=["none is needed", "the first that is enough", "none is enough"],
+)
+def test_the_least_share_that_keeps_the_bases_pass_at_k_is_taken(
+    tmp_path, monkeypatch, after, share, tried
+):
+    judged(monkeypatch, {"validation-000000": 3} | after)
+    recipe, out = keeping(), tmp_path / "run"
+    this, _ = run(recipe, out)
+    records = told(out)
+    names = [r["name"] for r in records if r["kind"] == "eval"]
+    wanted = [f"share-{s:g}-000006" for s in tried] + ["mixed-000006", "test"]
+    assert names[names.index("validation-000006") + 1 :] == wanted
+    last = names[names.index("mixed-000006") - 1]
+    read = [json.loads((out / "evals" / f"{n}.json").read_text()) for n in ("mixed-000006", last)]
+    assert read[0] == read[1]
+    assert (records[-1]["kind"], records[-1]["mixed"]) == ("done", share)
+    said = [
+        r["text"] for r in records if r["kind"] == "warning" and "no share keeps it" in r["text"]
+    ]
+    assert [*map(bool, said)] == [True] * (share == SHARES[-1])
+    assert all("Pass@4 on the validation problems is 25.0% and the base's 75.0%" in t for t in said)
+    folder = out / "checkpoints" / "mixed"
+    assert folder.exists() == (share > 0)
+    assert not list((out / "checkpoints").glob("mixed.*"))
+    base, trained = first_weights(recipe, tmp_path), weights(out)
+    for name, weight in this.policy.model.named_parameters():  # what was tested
+        own = share * base[name].double() + (1 - share) * trained[name].double()
+        torch.testing.assert_close(weight.detach().double(), own, rtol=1e-6, atol=1e-7)
+    saved = model_weights(resolve_model(str(out)))
+    assert same_weights(saved, dict(this.policy.model.named_parameters()))
+    card = (out / "checkpoints" / ("mixed" if share else "step-000006") / "README.md").read_text()
+    assert "| test |" in card
+    assert (f"{share:g} of the base's (the least share that kept" in card) == (share > 0)
+    job = Job("x", load_recipe(out / "recipe.yaml"), out, (Extra("x T=1", temperature=1.0),))
+    hot = run_extra(job)["x T=1"]
+    assert hot["greedy_logprob"] == load_scores(out / "evals" / "test.json").greedy_logprob
+
+
+@pytest.mark.parametrize("name", ["share-0.1-000006", "share-0.3-000006", "mixed-000006"])
+def test_killed_while_shares_are_tried_it_ends_as_one_that_was_not(tmp_path, monkeypatch, name):
+    solved = {"validation-000000": 3, "validation-000006": 2, "share-0.1": 2, "share-0.3": 3}
+    judged(monkeypatch, solved)
+
+    def kill(record):
+        if record.get("name") == name:
+            raise Killed
+
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    run(keeping(), whole)
+    with pytest.raises(Killed):
+        run(keeping(), cut, listeners=[kill])
+    if name != "mixed-000006":  # nothing has been chosen yet
+        assert resolve_model(str(cut)) == str(cut / "checkpoints" / "step-000006")
+    monkeypatch.undo()
+    judged(monkeypatch, solved)
+    run(keeping(), cut, resume=True)
+    assert told(cut)[-1] == told(whole)[-1]
+    assert same_weights(*(model_weights(p / "checkpoints" / "mixed") for p in (whole, cut)))
+    assert not list((cut / "checkpoints").glob("mixed.*"))
+
+
+def test_a_run_that_ends_again_without_a_mix_has_none(tmp_path, monkeypatch):
+    recipe, out = keeping(checkpoint__every=6), tmp_path / "run"
+    judged(monkeypatch, {"validation-000000": 3, "validation-000006": 2, "share-0.1": 3})
+    run(recipe, out)
+    assert (out / "checkpoints" / "mixed").exists()
+    judged(monkeypatch, {"validation-000006": 3})
+    shutil.rmtree(out / "checkpoints" / "step-000006")  # so that it trains again
+    run(recipe, out, resume=True)
+    assert told(out)[-1]["mixed"] == 0
+    assert not (out / "checkpoints" / "mixed").exists()
+
+
+def test_a_selected_step_that_was_not_validated_is_so_first(tmp_path):
+    recipe = keeping(evaluation__every=4, evaluation__validation_n=2)
+    run(recipe, tmp_path / "run")
+    names = [r["name"] for r in told(tmp_path / "run") if r["kind"] == "eval"]
+    assert names[:3] == ["validation-000000", "validation-000004", "validation-000006"]
+    kept = passes(tmp_path / "run", "mixed-000006") >= passes(tmp_path / "run", names[0])
+    assert kept or told(tmp_path / "run")[-1]["mixed"] == SHARES[-1]
+
+
+@pytest.mark.parametrize("changes", [{"evaluation__every": 0}, {"evaluation__validation_n": 1}])
+def test_a_share_cannot_be_chosen_without_pass_at_k_of_the_base(changes):
+    with pytest.raises(UserError, match=r"checkpoint\.mix: auto keeps the base's Pass@k.*mix: 0.3"):
+        keeping(**changes)
+
+
+def test_a_share_that_is_none_says_what_it_may_be():
+    with pytest.raises(UserError, match=r"checkpoint\.mix.*auto"):
+        recipe_of(checkpoint__mix="most")

@@ -136,7 +136,7 @@ def job_seconds(recipe: Recipe, speed: Speed) -> float:
     """Of one run, from its schedule."""
     schedule, task = Schedule(recipe), recipe.task
     irl_steps = recipe.irl.steps * sum(phase.irl for phase in schedule.phases())
-    validations = len(schedule.evaluated()) + (recipe.checkpoint.mix > 0)
+    validations = len(schedule.evaluated()) + len(recipe.checkpoint.shares)
     samples = validations * task.validation * recipe.evaluation.validation_n
     samples += _test_samples(recipe)
     return recipe.rl.steps * speed.step + irl_steps * speed.irl_step + samples * speed.sample

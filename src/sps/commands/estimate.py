@@ -323,7 +323,7 @@ def _on_host(recipe: Recipe, shape: Shape, plan: Plan) -> float:
     """Weights before the phase, for the meter, and the moments of the phase that sleeps."""
     kept = recipe.irl.optimizer_state == "kept"
     asleep = max(_BITS[recipe.rl.optimizer.bits], _BITS[recipe.irl.optimizer.bits] * kept)
-    mixing = 8 * shape.weights * (recipe.checkpoint.mix > 0 and recipe.model.lora is None)
+    mixing = 8 * shape.weights * (bool(recipe.checkpoint.shares) and recipe.model.lora is None)
     trained = _trained(recipe, shape) / (plan.gpus if plan.sharded else 1)
     # A mix is made at the end, when the meter's copy is gone.
     return asleep * trained * (recipe.irl.steps > 0) + max(4 * trained, mixing)

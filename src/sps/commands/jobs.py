@@ -183,7 +183,7 @@ def run_extra(job: Job) -> Summaries:
     recipe, extra = settle_dtype(job.recipe, job.folder), job.extras[0]
     how, step = recipe.evaluation, recipe.rl.steps if extra.step is None else extra.step
     heat = how.temperature if extra.temperature is None else extra.temperature
-    mixes = recipe.checkpoint.mix if extra.step is None and extra.mix is None else 0.0
+    mixes = _ended_with(job.folder) if extra.step is None and extra.mix is None else 0.0
     name = f"test-{step:06d}-{heat:g}" if extra.mix is None else f"mix-{extra.mix:g}-{step:06d}"
     if mixes:  # what the run ended with
         name = f"mix-{mixes:g}-{step:06d}-{heat:g}"
@@ -205,6 +205,12 @@ def run_extra(job: Job) -> Summaries:
         verifier.close()
         write_whole(written, json.dumps(scores.summary(), indent=1))
     return {extra.name: _written(written)}
+
+
+def _ended_with(folder: Path) -> float:
+    """The base's share in the weights that a run ended with."""
+    shares = [record["mixed"] for record in read_records(folder / RECORD) if "mixed" in record]
+    return shares[-1] if shares else 0.0
 
 
 # What the scores of an untrained policy depend on.

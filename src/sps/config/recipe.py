@@ -14,6 +14,7 @@ from sps.schema import Node, NonNegative, Positive, Rate, Share
 from sps.tasks.countdown import CountdownConfig
 
 _LONGEST = 100  # bytes of a name
+SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)  # of the base, in a mix
 
 
 def _name_of_a_folder(name: str) -> str:
@@ -130,7 +131,15 @@ class Checkpoints(Node):
     every: NonNegative = 100  # RL steps; 0: only at the end
     keep: NonNegative = 0  # how many to keep besides the selected one; 0: all
     # The base's share in the weights that a run ends with: the selected checkpoint mixed with it.
-    mix: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    # auto: the least that keeps the base's Pass@k on the validation problems, of SHARES.
+    mix: Literal["auto"] | Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The base's shares that may be tried at a run's end; none where nothing is mixed."""
+        if self.mix == "auto":
+            return SHARES
+        return (self.mix,) if self.mix else ()
 
 
 class MeterConfig(Node):
@@ -165,6 +174,14 @@ class Recipe(Node):
                 "a group has no more rollouts than that; lower irl.keep"
             )
         self.rl.algorithm.check_group(self.rollout.n)
+        if self.checkpoint.mix == "auto" and not (
+            self.evaluation.every and self.evaluation.validation_n > 1
+        ):
+            raise ValueError(
+                "checkpoint.mix: auto keeps the base's Pass@k on the validation problems, k being "
+                "evaluation.validation_n: set that above 1 and evaluation.every above 0, or give "
+                "the base's share, such as mix: 0.3"
+            )
         if self.rl.algorithm.type == "none" and not (self.irl.steps or self.irl.memory.on):
             raise ValueError(
                 "rl.algorithm.type: none learns nothing by itself; set irl.memory.weight, such as "

@@ -59,13 +59,11 @@ def describe(run: Run, step: int) -> dict[str, str]:
     }
 
 
-def rewrite_card(run: Run, step: int) -> None:
-    """The card of the selected checkpoint, or of its mix with the base, with its test scores; whole
-    or as it was."""
-    mixes = run.recipe.checkpoint.mix > 0
-    folder = mixed_path(run.folder) if mixes else checkpoint_path(run.folder, step)
-    path = folder / "README.md"
-    write_whole(path, card(run, step, selected=True))
+def rewrite_card(run: Run, step: int, share: float) -> None:
+    """The card of the selected checkpoint, or of its mix with a share of the base, with its test
+    scores; whole or as it was."""
+    folder = mixed_path(run.folder) if share else checkpoint_path(run.folder, step)
+    write_whole(folder / "README.md", card(run, step, share))
 
 
 def generation(policy: Policy, recipe: Recipe) -> str:
@@ -84,21 +82,22 @@ def generation(policy: Policy, recipe: Recipe) -> str:
     ).to_json_string()
 
 
-def card(run: Run, step: int, selected: bool = False) -> str:
-    """The model card of the checkpoint of a step: YAML for the hub, then Markdown."""
-    recipe, share = run.recipe, run.recipe.checkpoint.mix if selected else 0.0
+def card(run: Run, step: int, share: float | None = None) -> str:
+    """The model card of the checkpoint of a step: YAML for the hub, then Markdown. With the base's
+    share in it, of what the run ended with."""
+    recipe = run.recipe
     records = [r for r in read_records(run.folder / RECORD) if r["step"] <= step]
     sections = [
         f"---\n{_yaml(front_matter(recipe))}---",
-        f"# {plain(recipe.name or 'run')}, step {step}{', mixed with its base' * (share > 0)}",
-        _what(recipe, step) + _mixed(share),
+        f"# {plain(recipe.name or 'run')}, step {step}{', mixed with its base' * bool(share)}",
+        _what(recipe, step) + _mixed(recipe, share),
         "## Load it",
         _code(_FULL if recipe.model.lora is None else _ADAPTER, "python"),
         _prompt(run),
         "## Data",
         *_data(run, records),
         "## Pass@k",
-        *_passk(recipe, run.folder, step, selected),
+        *_passk(recipe, run.folder, step, share),
         "## How concentrated it is",
         *_squeeze(records),
         "## How it was made",
@@ -197,11 +196,13 @@ def _what(recipe: Recipe, step: int) -> str:
     ) + (where if adapter and not (path and is_hub_id(path)) else "")
 
 
-def _mixed(share: float) -> str:
+def _mixed(recipe: Recipe, share: float | None) -> str:
     if not share:
         return ""
+    chosen = " (the least share that kept the base's Pass@k on the validation problems)"
     return (
-        f" Then mixed: every weight here is {share:g} of the base's and {1 - share:g} of that "
+        f" Then mixed: every weight here is {share:g} of the base's"
+        f"{chosen * (recipe.checkpoint.mix == 'auto')} and {1 - share:g} of that "
         "checkpoint's, which is what the Pass@k below are of; what is said of training is of the "
         "checkpoint itself."
     )
@@ -239,8 +240,8 @@ def _data(run: Run, records: list[Record]) -> Iterator[str]:
             yield plain(record["text"])
 
 
-def _passk(recipe: Recipe, folder: Path, step: int, selected: bool) -> Iterator[str]:
-    name = "mixed" if selected and recipe.checkpoint.mix else "validation"
+def _passk(recipe: Recipe, folder: Path, step: int, share: float | None) -> Iterator[str]:
+    name, selected = "mixed" if share else "validation", share is not None
     validation = _scores(folder, f"{name}-{step:06d}")
     test = _scores(folder, "test") if selected else None
     if validation is None and test is None:

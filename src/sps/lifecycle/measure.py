@@ -14,7 +14,7 @@ from sps.phases.run import Run
 from sps.policy.checkpoint import damage, load_weights, save_model, saved_checkpoints
 from sps.policy.mix import mix_adapters, mix_into
 from sps.policy.weights import refuse_other_base
-from sps.run.disk import write_whole
+from sps.run.disk import sync, write_whole
 from sps.run.folder import CHECKPOINTS, EVALS, checkpoint_path, mixed_path, scores_path
 from sps.store.evals import EvalStore
 from sps.types import Problem, Sampling
@@ -25,12 +25,57 @@ def use_checkpoint(run: Run, step: int) -> None:
     _use(run, checkpoint_path(run.folder, step))
 
 
-def use_mix(run: Run, step: int) -> None:
+def use_mix(run: Run, step: int) -> float:
     """Mix the weights that were saved after a step with the base's, go on with them, and validate
-    them where the run is validated."""
-    out, share = mixed_path(run.folder), run.recipe.checkpoint.mix
-    checkpoint = checkpoint_path(run.folder, step)
+    them where the run is validated. Returns the base's share."""
     run.shelf.clear()  # the meter needs no copy of the weights any more
+    if run.recipe.checkpoint.mix == "auto":
+        return _least_share(run, step)
+    (share,) = run.recipe.checkpoint.shares
+    _mix(run, step, share, mixed_path(run.folder))
+    if run.recipe.evaluation.every:
+        measure(run, f"mixed-{step:06d}", run.validation, run.recipe.evaluation.validation_n, step)
+    return share
+
+
+def _least_share(run: Run, step: int) -> float:
+    """The least of the base's shares with which Pass@k on the validation problems, k being the
+    samples of each, is not below the base's: 0 if the trained weights need none, and the largest
+    share if none is enough."""
+    n, out = run.recipe.evaluation.validation_n, mixed_path(run.folder)
+    trial, wanted = out.with_name("mixed.trial"), run.scores[0].pass_at_k(n)[0]
+    use_checkpoint(run, step)
+    if step not in run.scores:  # a step that no evaluation was due after
+        validate(run, step)
+    share, scores = 0.0, run.scores[step]
+    for more in run.recipe.checkpoint.shares:
+        if scores.pass_at_k(n)[0] >= wanted:
+            break
+        share = more
+        _mix(run, step, share, trial)
+        scores = measure(run, f"share-{share:g}-{step:06d}", run.validation, n, step)
+    kept = scores.pass_at_k(n)[0]
+    if kept < wanted:
+        text = (
+            f"checkpoint.mix: auto: with {share:g} of the base's weights Pass@{n} on the "
+            f"validation problems is {kept:.1%} and the base's {wanted:.1%}: no share keeps it"
+        )
+        run.track.log("warning", step, name="share-none", text=text)
+
+    def settle() -> None:
+        shutil.rmtree(out, ignore_errors=True)  # of a run that ended, and ends again
+        if share:
+            trial.rename(out)
+            sync(out.parent)
+
+    run.ranks.broadcast(settle)
+    _put_on_record(run, f"mixed-{step:06d}", step, scores)
+    return share
+
+
+def _mix(run: Run, step: int, share: float, out: Path) -> None:
+    """Go on with such a mix, which is a folder from then on."""
+    checkpoint = checkpoint_path(run.folder, step)
 
     def write() -> None:
         if run.recipe.model.lora is not None:
@@ -45,8 +90,6 @@ def use_mix(run: Run, step: int) -> None:
 
     run.ranks.broadcast(write)
     _use(run, out)
-    if run.recipe.evaluation.every:
-        measure(run, f"mixed-{step:06d}", run.validation, run.recipe.evaluation.validation_n, step)
 
 
 def _use(run: Run, checkpoint: Path) -> None:
@@ -73,13 +116,16 @@ def measure(
     job = EvalJob(run.task, problems, sampling, run.verifier, store)
     with run.stop.window(ranks.size == 1):  # what is judged is kept
         scores = evaluate(run.policy, run.engine, job)
+    _put_on_record(run, name, step, scores, **{"seconds/evaluate": time.perf_counter() - began})
+    return scores
+
+
+def _put_on_record(run: Run, name: str, step: int, scores: Scores, **more: float) -> None:
     summary = scores.summary()
-    if ranks.main:
+    if run.ranks.main:
         write_whole(scores_path(run.folder, name), json.dumps(summary))
     shown = {k: v for k, v in summary.items() if k not in ("per_question", "solutions")}
-    shown["seconds/evaluate"] = time.perf_counter() - began
-    run.track.log("eval", step, name=name, **shown)
-    return scores
+    run.track.log("eval", step, name=name, **shown, **more)
 
 
 def validate(run: Run, step: int) -> None:

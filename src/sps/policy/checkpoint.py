@@ -215,7 +215,7 @@ def forget_checkpoints(folder: Path, keep: int, spare: set[int]) -> None:
 
 def forget_drafts(folder: Path) -> None:
     """Remove what a process that was killed while it saved has left."""
-    for draft in [*folder.glob("st[eo]p-*.draft"), *folder.glob("mixed.*.draft")]:
+    for draft in [*folder.glob("st[eo]p-*.draft"), *folder.glob("mixed.*")]:
         if draft.is_dir():
             shutil.rmtree(draft)
 

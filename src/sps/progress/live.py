@@ -183,8 +183,10 @@ class State:
             return f"step {step} WARNING {record.get('text', '')}"
         if kind != "done":
             return ""
-        share = f", mixed with {record['mixed']:g} of the base" if "mixed" in record else ""
-        return f"done, step {record.get('selected', step)} selected{share}"
+        share, mix = record.get("mixed"), ""
+        if share is not None:
+            mix = f", mixed with {share:g} of the base" if share else ", not mixed: Pass@k was kept"
+        return f"done, step {record.get('selected', step)} selected{mix}"
 
     def _remember(self, record: dict[str, Any]) -> None:
         values = {field: record.get(field) for _, field in _SHOWN}

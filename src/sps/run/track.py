@@ -45,7 +45,7 @@ def _of_an_end(record: dict[str, Any]) -> bool:
     return (
         record["kind"] in ("done", "stopped")
         or name == "test"
-        or name.startswith(("select-", "mixed-"))
+        or name.startswith(("select-", "share-", "mixed-"))
     )
 
 
