@@ -131,7 +131,7 @@ class Checkpoints(Node):
     every: NonNegative = 100  # RL steps; 0: only at the end
     keep: NonNegative = 0  # how many to keep besides the selected one; 0: all
     # The base's share in the weights that a run ends with: the selected checkpoint mixed with it.
-    # auto: the least that keeps the base's Pass@k on the validation problems, of SHARES.
+    # auto: the least of 0, 0.1, 0.3, 0.5, 0.7, 0.9 that keeps its Pass@k on the validation problems.
     mix: Literal["auto"] | Annotated[float, Field(ge=0, lt=1)] = 0.0
 
     @property
