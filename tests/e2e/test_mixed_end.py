@@ -308,6 +308,21 @@ def test_the_least_share_that_keeps_the_bases_pass_at_k_is_taken(
     assert hot["greedy_logprob"] == load_scores(out / "evals" / "test.json").greedy_logprob
 
 
+def test_adapters_are_made_as_small_as_keeps_pass_at_k(tmp_path, monkeypatch):
+    pytest.importorskip("peft", reason="the extra sps-rl[lora] is not installed")
+    judged(
+        monkeypatch,
+        {"validation-000000": 3, "validation-000006": 2, "share-0.1": 2, "share-0.3": 3},
+    )
+    run(keeping(model__lora={"rank": 4, "alpha": 8}), tmp_path / "run")
+    mixed, last = (
+        load_file(tmp_path / "run" / "checkpoints" / name / "adapter_model.safetensors")
+        for name in ("mixed", "step-000006")
+    )
+    for name, weight in last.items():
+        torch.testing.assert_close(mixed[name], (0.7 if "lora_B" in name else 1.0) * weight)
+
+
 @pytest.mark.parametrize("name", ["share-0.1-000006", "share-0.3-000006", "mixed-000006"])
 def test_killed_while_shares_are_tried_it_ends_as_one_that_was_not(tmp_path, monkeypatch, name):
     solved = {"validation-000000": 3, "validation-000006": 2, "share-0.1": 2, "share-0.3": 3}

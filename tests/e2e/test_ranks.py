@@ -58,8 +58,13 @@ ADAPTERS = {
     "irl": {"optimizer_state": "kept", "lr": 1e-3},
     "checkpoint": {"mix": 0.3},
 }
+# At this rate Pass@k falls, so that mixes are tried.
 DAPO = {
-    "rl": {"algorithm": {"type": "dapo", "max_resample_times": 2, "steps_per_generation": 2}},
+    "rl": {
+        "algorithm": {"type": "dapo", "max_resample_times": 2, "steps_per_generation": 2},
+        "lr": 3e-3,
+    },
+    "checkpoint": {"mix": "auto"},
     "irl": {"memory": {"weight": 0.5, "source": "base", "divergence": "js"}},
 }
 
