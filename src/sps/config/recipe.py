@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from contextlib import suppress
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from sps.config.irl import IRL
 from sps.config.rl import RL
@@ -125,14 +133,24 @@ class EvaluationConfig(Node):
         return self
 
 
+def _share(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+    with suppress(ValidationError):
+        if (share := read(value)) == "auto" or 0 <= share < 1:
+            return share
+    raise ValueError("give a share of the base from 0 to below 1, such as 0.3, or auto")
+
+
+MixShare = Annotated[Literal["auto"] | float, WrapValidator(_share)]
+
+
 class Checkpoints(Node):
     """What is kept on disk."""
 
     every: NonNegative = 100  # RL steps; 0: only at the end
     keep: NonNegative = 0  # how many to keep besides the selected one; 0: all
     # The base's share in the weights that a run ends with: the selected checkpoint mixed with it.
-    # auto: the least of 0, 0.1, 0.3, 0.5, 0.7, 0.9 that keeps its Pass@k on the validation problems.
-    mix: Literal["auto"] | Annotated[float, Field(ge=0, lt=1)] = 0.0
+    # auto: the least of 0, 0.1, 0.3, 0.5, 0.7, 0.9 that keeps its Pass@k on validation problems.
+    mix: MixShare = 0.0
 
     @property
     def shares(self) -> tuple[float, ...]:
