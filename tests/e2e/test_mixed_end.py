@@ -333,10 +333,14 @@ def test_killed_while_shares_are_tried_it_ends_as_one_that_was_not(tmp_path, mon
         run(keeping(), cut, listeners=[kill])
     if name != "mixed-000006":  # nothing has been chosen yet
         assert resolve_model(str(cut)) == str(cut / "checkpoints" / "step-000006")
-    monkeypatch.undo()
-    judged(monkeypatch, solved)
-    run(keeping(), cut, resume=True)
-    assert told(cut)[-1] == told(whole)[-1]
+    left = []
+
+    def look(record):
+        left.append([path.name for path in (cut / "checkpoints").glob("mixed.*")])
+
+    run(keeping(), cut, resume=True, listeners=[look])
+    assert left[0] == []
+    assert told(cut) == told(whole)
     assert same_weights(*(model_weights(p / "checkpoints" / "mixed") for p in (whole, cut)))
     assert not list((cut / "checkpoints").glob("mixed.*"))
 
@@ -351,6 +355,15 @@ def test_a_run_that_ends_again_without_a_mix_has_none(tmp_path, monkeypatch):
     run(recipe, out, resume=True)
     assert told(out)[-1]["mixed"] == 0
     assert not (out / "checkpoints" / "mixed").exists()
+
+
+def test_without_a_mix_the_selected_step_is_what_is_tested(tmp_path, monkeypatch):
+    judged(monkeypatch, {"validation-000000": 3, "validation-000003": 4, "validation-000006": 3})
+    recipe = keeping(evaluation__select="honest", checkpoint__every=3)
+    this, _ = run(recipe, tmp_path / "run")
+    assert (told(tmp_path / "run")[-1]["selected"], told(tmp_path / "run")[-1]["mixed"]) == (3, 0)
+    own = dict(this.policy.model.named_parameters())
+    assert same_weights({n: w.detach() for n, w in own.items()}, weights(tmp_path / "run", 3))
 
 
 def test_a_selected_step_that_was_not_validated_is_so_first(tmp_path):
