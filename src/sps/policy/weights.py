@@ -6,9 +6,11 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from sps.config.recipe import Recipe
 from sps.errors import UserError
 from sps.policy.files import base_of, parts_of
 from sps.run.began import other_base
+from sps.run.folder import CHECKPOINTS, find_checkpoints
 
 _BLOCK = 2**16  # bytes
 _BLOCKS = 64  # of each file, evenly spaced; a file of up to 4 MiB is read whole
@@ -35,6 +37,14 @@ def weights_digest(path: str | None, gguf: str | None = None) -> str:
     except (OSError, UserError):  # the loader says it better
         return ""
     return found.hexdigest()[:16] if files else ""
+
+
+def needs_base(run: Path, recipe: Recipe) -> bool:
+    """Whether a run that goes on reads `model.path` again: a checkpoint holds all weights, but no
+    base to mix with, to stay close to, or to put adapters on."""
+    saved = any(find_checkpoints(run / CHECKPOINTS, kind) for kind in ("step", "stop"))
+    kept = recipe.model.lora is None and recipe.rl.algorithm.beta == 0
+    return not (saved and kept and not recipe.checkpoint.mix)
 
 
 def refuse_other_base(run: Path, path: str | None, gguf: str | None = None) -> None:

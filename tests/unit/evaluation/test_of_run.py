@@ -1,6 +1,7 @@
 """`sps eval` of a run: as its recipe samples, on what it held out, and not in silence otherwise."""
 
 import json
+import os
 
 import pytest
 
@@ -274,4 +275,21 @@ def test_every_path_of_a_recipe_is_looked_for_where_the_run_was_started(tmp_path
     for other in ("/base", str(tmp_path / "base"), "owner/name", "~/base", None):
         refuse_elsewhere(tmp_path, {"model": {"path": other}})
     (tmp_path / "started_in").unlink()  # of an older version
+    refuse_elsewhere(tmp_path, {"model": {"path": "base"}})
+
+
+def test_a_place_that_may_not_be_looked_into_counts_as_not_there(tmp_path, monkeypatch):
+    """The folder that a run was started in may be another user's."""
+    monkeypatch.chdir(tmp_path)
+    keep_place(tmp_path)
+    (tmp_path / "base").touch()
+    monkeypatch.chdir("/")
+    stat = os.stat
+
+    def closed(path, **how):
+        if str(path).startswith(str(tmp_path / "base")):
+            raise PermissionError(13, "Permission denied")
+        return stat(path, **how)
+
+    monkeypatch.setattr("os.stat", closed)
     refuse_elsewhere(tmp_path, {"model": {"path": "base"}})

@@ -11,9 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from sps.config.load import parse_recipe
 from sps.errors import UserError
 from sps.policy.embedded import SHIPPED
-from sps.policy.weights import refuse_other_base, weights_digest
+from sps.policy.weights import needs_base, refuse_other_base, weights_digest
 
 MIB = 2**20
 
@@ -182,6 +183,20 @@ def test_of_a_hub_id_the_files_that_were_downloaded_count(model, tmp_path, monke
 @pytest.mark.parametrize("path", [None, "nowhere", "/no/where/at/all", "a/b/c"])
 def test_of_what_is_not_here_and_of_the_embedded_policy_nobody_knows(path):
     assert weights_digest(path) == ""
+
+
+@pytest.mark.parametrize("kind", ["step", "stop"])
+def test_the_base_is_needed_until_a_checkpoint_holds_all_weights_of_the_run(tmp_path, kind):
+    def needed(**tree) -> bool:
+        return needs_base(tmp_path, parse_recipe(tree, "test"))
+
+    (tmp_path / "checkpoints" / "damaged-step-000002").mkdir(parents=True)
+    assert needed()
+    (tmp_path / "checkpoints" / f"{kind}-000002").mkdir()
+    assert not needed()
+    assert needed(model={"lora": {"rank": 4}})
+    assert needed(rl={"algorithm": {"beta": 0.01}})
+    assert needed(checkpoint={"mix": 0.3})
 
 
 def test_a_run_is_refused_only_where_it_is_known_to_have_begun_from_others(model, tmp_path):
