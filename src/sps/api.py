@@ -182,10 +182,10 @@ def evaluate(
     from sps.commands.evaluate import (
         EvalSettings,
         Machinery,
-        default_folder,
         make_options,
         run_eval,
     )
+    from sps.evaluation.claim import default_folder
 
     known = {f.name: kind for kind in (EvalSettings, Machinery) for f in fields(kind)}
     for name in options:
@@ -196,8 +196,8 @@ def evaluate(
     names = bench if isinstance(bench, str) else ",".join(_texts_of(bench, "bench"))
     if not isinstance(model, str):  # an endpoint's model is a name as it stands
         model = str(_path_of(model, "model"))
-    settings, machinery = make_options(model, options, names)
-    folder = _path_of(out, "out") if out else default_folder(settings.model)
+    folder = _path_of(out, "out") if out else default_folder(model)
+    settings, machinery = make_options(model, options, names, out=folder)
     return Measured(folder, run_eval(settings, machinery, names, folder), "benchmark")
 
 

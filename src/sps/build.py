@@ -46,6 +46,7 @@ from sps.policy.meter import Probe
 from sps.policy.placement import round_frozen, share_frozen
 from sps.policy.sharding import receive, shard
 from sps.policy.update import Budget, make_optimizer
+from sps.policy.weights import needs_base
 from sps.ranks import ALONE, Ranks
 from sps.rollout import RolloutEngine
 from sps.rollout.table import ENGINES
@@ -73,7 +74,8 @@ def open_run(
     algorithm_of(recipe.rl.algorithm), selector_of(recipe.irl.selector.type)  # their rows are there
     use_threads(recipe)
     if resume:
-        refuse_elsewhere(folder, recipe.model_dump())
+        unread = None if needs_base(folder, recipe) else {"model"}
+        refuse_elsewhere(folder, recipe.model_dump(exclude=unread))
     check_mix(recipe)
     recipe = settle_dtype(recipe, folder)
     checkpoint, damaged = ranks.broadcast(lambda: claim(recipe, folder, resume))

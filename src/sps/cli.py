@@ -254,7 +254,7 @@ def evaluate(
     if compare_with is not None:
         run_eval_compare(*compare_with)
         return
-    settings, machinery = make_options(model, given, bench, regrade)
+    settings, machinery = make_options(model, given, bench, regrade, out)
     run_eval(settings, machinery, bench, out, regrade)
 
 

@@ -76,6 +76,25 @@ def test_so_is_one_that_lost_a_file_and_is_the_only_one(last, tmp_path, name):
         evaluate(last, tmp_path / "eval")
 
 
+def test_settings_to_sample_by_may_be_edited_but_not_be_lost(last, tmp_path):
+    """`sps eval` samples by its options; where an answer may end is in them, too."""
+    settings = last / "generation_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"temperature": 0.1}))
+    assert evaluate(last, tmp_path / "eval")["benchmarks"]["test"]["n"] == 1
+    settings.unlink()
+    with pytest.raises(UserError, match=r"damaged: generation_config\.json is missing"):
+        evaluate(last, tmp_path / "other")
+
+
+def test_so_are_adapters_whose_settings_cannot_be_read(last, tmp_path):
+    (last / "config.json").rename(last / "adapter_config.json")
+    saved = {"adapter_config.json": sums(last)["config.json"]}
+    (last / "checksums.json").write_text(json.dumps(saved))
+    cut(last / "adapter_config.json")
+    with pytest.raises(UserError, match=rf"^{last}: .* damaged: adapter_config\.json is not as"):
+        evaluate(last, tmp_path / "eval")
+
+
 def test_without_checksums_it_is_said_as_far_as_it_is_known(last, tmp_path):
     cut(last / "model.safetensors")
     mixed = shutil.copytree(last, last.with_name("mixed"))

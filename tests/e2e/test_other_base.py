@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace as replaced
 from pathlib import Path
 
 import pytest
@@ -77,12 +78,12 @@ def test_a_base_that_is_only_here_once_it_is_loaded_is_known_too(base, tmp_path,
 
 
 def test_a_run_does_not_end_with_a_mix_of_another_base(base, tmp_path):
-    def replaced(record):
+    def late(record):
         if record["kind"] == "rl" and record["step"] == 2:
             replace(base)
 
     with pytest.raises(UserError, match=OTHER):
-        run(short(base, checkpoint__mix=0.3), tmp_path / "run", listeners=[replaced])
+        run(short(base, checkpoint__mix=0.3), tmp_path / "run", listeners=[late])
     assert (tmp_path / "run" / "checkpoints" / "step-000002").exists()
     assert not (tmp_path / "run" / "checkpoints" / "mixed").exists()
 
@@ -147,13 +148,41 @@ def test_from_another_folder_the_error_names_the_one_that_a_run_was_started_in(
     where = rf"model\.path: base is not in {tmp_path}/away but in {tmp_path}, where this run was"
     with pytest.raises(UserError, match=where):
         open_run(recipe, out, resume=True)
+    assert run_job(job) == scores  # it has ended, and is only read
+    with pytest.raises(UserError, match=where):
+        run_extra(replaced(job, extras=(Extra("x mix", mix=0.5),), train=False))
+    (out / "result.json").rename(tmp_path / "result.json")
     with pytest.raises(UserError, match=where):
         run_job(job)
+    (tmp_path / "result.json").rename(out / "result.json")
     shutil.copytree(base, "base")  # all that it names is here, too
     open_run(recipe, out, resume=True).close()
     assert (out / "started_in").read_text() == str(tmp_path / "away")
     monkeypatch.chdir(tmp_path)
     assert run_job(job) == scores
+
+
+def test_from_another_folder_a_run_goes_on_that_needs_its_base_no_more(base, tmp_path, monkeypatch):
+    """All weights are in its checkpoint; before there is one it has no others."""
+    monkeypatch.chdir(tmp_path)
+    recipe, out = short(Path("base"), evaluation__final=True), tmp_path / "run"
+    job = Job("x", recipe, out)
+    (tmp_path / "away").mkdir()
+    monkeypatch.chdir(tmp_path / "away")
+    with pytest.raises(UserError, match="there is no folder base"):
+        run_job(job)
+    monkeypatch.chdir(tmp_path)
+    scores = run_job(job)
+    monkeypatch.chdir(tmp_path / "away")
+    assert run_extra(replaced(job, extras=(Extra("x", step=2),), train=False))["x"]["n"] == 4
+    open_run(recipe, out, resume=True).close()
+    (out / "started_in").write_text(str(tmp_path))
+    (out / "result.json").unlink()
+    assert run_job(job)["x"]["pass_at_k"] == scores["x"]["pass_at_k"]
+    (out / "started_in").write_text(str(tmp_path))
+    shutil.rmtree(out / "checkpoints")
+    with pytest.raises(UserError, match=r"model\.path: base is not in .*/away but in"):
+        open_run(recipe, out, resume=True)
 
 
 def test_adapters_are_not_resumed_on_another_base(base, tmp_path):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from sps.commands.of_run import (
+    begun_with,
     cannot_load,
     defaults_of,
     own_task,
@@ -23,7 +24,7 @@ from sps.commands.of_run import (
 )
 from sps.commands.terminal import say
 from sps.errors import UserError
-from sps.evaluation.claim import claim, held, keep
+from sps.evaluation.claim import claim, default_folder, held, keep, slug
 from sps.evaluation.compare import compare, compare_markdown
 from sps.evaluation.evaluate import EvalJob, PolicyTexts, collect, count_solutions, missing, regrade
 from sps.evaluation.progress import make_progress
@@ -90,13 +91,19 @@ class Machinery:
 
 
 def make_options(
-    model: str, given: dict[str, Any], bench: str = "", regrade_only: bool = False
+    model: str,
+    given: dict[str, Any],
+    bench: str = "",
+    regrade_only: bool = False,
+    out: Path | None = None,
 ) -> tuple[EvalSettings, Machinery]:
-    """Options by name; those that are None or not there come from the model's run, if any."""
+    """Options by name; those that are None or not there come from the evaluation that `out` holds,
+    and from the model's run, if any."""
     if not (given.get("endpoint") or regrade_only):
         refuse_no_checkpoint(model)
-    usual = defaults_of(model, given, own=not bench)
-    asked = {**usual, **{k: v for k, v in given.items() if v is not None}}
+    given = {k: v for k, v in given.items() if v is not None}
+    given = begun_with(out or default_folder(model), "" if bench else OWN, given) | given
+    asked = defaults_of(model, given, own=not bench) | given
     names = {f.name for f in fields(EvalSettings)}
     drawn = {k: v for k, v in asked.items() if k in names}
     other = {k: v for k, v in asked.items() if k not in names}
@@ -115,7 +122,7 @@ class Part:
     def stored(self, folder: Path, n: int) -> list[dict[str, Any]]:
         """Samples of this evaluation: others may lie there from a larger n or limit."""
         wanted = {p.id for p in self.problems}
-        rows = EvalStore(folder / _slug(self.name)).read()
+        rows = EvalStore(folder / slug(self.name)).read()
         return [r for r in rows if r["problem_id"] in wanted and r["sample"] < n]
 
 
@@ -160,11 +167,6 @@ def run_eval(
     release(folder)
     ranks.leave()
     return found
-
-
-def default_folder(model: str) -> Path:
-    """Where an evaluation goes that is given no folder."""
-    return Path("evals") / _slug(model)
 
 
 def run_eval_compare(a: Path, b: Path) -> None:
@@ -249,6 +251,8 @@ def _draw(run: _Eval) -> dict[str, Any]:
     n, ranks = run.settings.n, run.ranks
     have = ranks.broadcast(lambda: [len(part.stored(run.folder, n)) for part in run.parts])
     lacking = [p for p, some in zip(run.parts, have, strict=True) if some != len(p.problems) * n]
+    if lacking and not run.settings.endpoint:  # once: all weights are read for it
+        ranks.broadcast(lambda: refuse_damaged(run.settings.model))
     texts = make_texts(run.settings, run.machinery) if lacking else None
     claimed = ranks.broadcast(lambda: _keep(run))
     if texts is None:
@@ -273,7 +277,7 @@ def _regrade(run: _Eval) -> dict[str, Any]:
 def _job(run: _Eval, part: Part) -> Iterator[EvalJob]:
     """A benchmark's samples, with a verifier and a progress bar of its own."""
     ranks = run.ranks
-    store = EvalStore(run.folder / _slug(part.name), ranks)
+    store = EvalStore(run.folder / slug(part.name), ranks)
     name = part.name if ranks.size == 1 else f"{part.name}, rank 1 of {ranks.size}"
     with closing(part.verifier()) as verifier, closing(make_progress(name, ranks.main)) as show:
         yield EvalJob(part.task, part.problems, run.settings.sampling(), verifier, store, show)
@@ -344,7 +348,6 @@ def make_texts(settings: EvalSettings, machinery: Machinery) -> TextEngine:
     from sps.build import make_engine
     from sps.policy.load import best_threads, load_policy, pick_device
 
-    refuse_damaged(settings.model)
     device = pick_device(machinery.device)
     trust = machinery.trust_remote_code
     try:
@@ -392,7 +395,3 @@ def _golds(part: Part) -> str:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _slug(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name.strip("/")).strip("-.")

@@ -22,7 +22,7 @@ from sps.config.load import differences, load_recipe
 from sps.config.recipe import Recipe
 from sps.errors import Stopped, UserError
 from sps.phases.schedule import Schedule
-from sps.policy.weights import refuse_other_base
+from sps.policy.weights import needs_base, refuse_other_base
 from sps.run.began import refuse_elsewhere
 from sps.run.disk import write_whole
 from sps.run.folder import (
@@ -189,6 +189,8 @@ def run_extra(job: Job) -> Summaries:
         name = f"mix-{mixes:g}-{step:06d}-{heat:g}"
     written = scores_path(job.folder, name)
     if not written.exists():
+        if extra.mix is not None or recipe.model.lora is not None:
+            refuse_elsewhere(job.folder, {"model": recipe.model.model_dump()})
         use_threads(recipe)
         task = make_task(recipe)
         place = mixed_path(job.folder) if mixes else checkpoint_path(job.folder, step)
@@ -234,7 +236,9 @@ def refuse_other(job: Job) -> None:
             f"{job.folder}: it holds a run of another recipe: {'; '.join(changed)}. Choose another "
             "folder with --out, or remove this one"
         )
-    refuse_elsewhere(job.folder, now.model_dump())
+    goes_on = not (job.folder / RESULT).exists()
+    unread = None if goes_on and needs_base(job.folder, now) else {"model"}
+    refuse_elsewhere(job.folder, now.model_dump(exclude=unread))
     refuse_other_base(job.folder, now.model.path, now.model.gguf)
 
 

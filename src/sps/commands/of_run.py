@@ -1,4 +1,6 @@
-"""What `sps eval` takes from the run that a model comes from: how to sample, and what to ask."""
+"""What `sps eval` takes from the run that a model comes from: how to sample, and what to ask; and
+from the evaluation that it goes on with.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ from sps.config.load import load_recipe
 from sps.config.recipe import Recipe
 from sps.data.messages import asked_of
 from sps.errors import UserError
+from sps.evaluation.claim import held
 from sps.policy.weights import refuse_other_base
 from sps.run.began import other_code, other_data, refuse_elsewhere
 from sps.run.folder import CHECKPOINTS, RECIPE, find_checkpoints, mixed_path
@@ -91,9 +94,26 @@ def _damaged(folder: Path, why: str) -> UserError:
 def refuse_other_adapted(model: str) -> None:
     """Adapters of a run go with the weights that they were trained on."""
     run = find_run(model)
-    if run is not None and (base := load_recipe(run / RECIPE).model).lora is not None:
+    if run is None:
+        return
+    try:
+        base = load_recipe(run / RECIPE).model
+    except UserError:  # nobody knows; `defaults_of` has said why
+        return
+    if base.lora is not None:
         refuse_elsewhere(run, {"model": base.model_dump()})
         refuse_other_base(run, base.path, base.gguf)
+
+
+def begun_with(folder: Path, bench: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The seed of the evaluation that a folder holds, and its n where it has this benchmark, where
+    they are not given, and says so: it goes on with them."""
+    before = held(folder)
+    names = ["seed", "n"] if bench in before.get("questions", {}) else ["seed"]
+    found = {k: before[k] for k in names if k not in given and type(before.get(k)) is int}
+    if found:
+        say(f"as in {folder / 'eval.json'}: {', '.join(f'{k} {v}' for k, v in found.items())}")
+    return found
 
 
 def defaults_of(model: str, given: Mapping[str, Any], own: bool) -> dict[str, Any]:

@@ -22,6 +22,16 @@ _OLDER: dict[str, Any] = {"right": 1.0, "weights": "", "answers": {}, "judge": {
 _OF_WEIGHTS = {"model", "gguf", "dtype", "weights"}  # no matter to verdicts alone
 
 
+def default_folder(model: str) -> Path:
+    """Where an evaluation goes that is given no folder."""
+    return Path("evals") / slug(model)
+
+
+def slug(name: str) -> str:
+    """A model or a benchmark as the name of a folder."""
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name.strip("/")).strip("-.")
+
+
 def claim(folder: Path, now: dict[str, Any], regrade_only: bool) -> dict[str, Any]:
     """What eval.json is to hold; a folder with another evaluation is refused, key by key.
 

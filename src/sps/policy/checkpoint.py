@@ -26,6 +26,7 @@ from sps.run.folder import find_checkpoints, set_aside
 _STATE = ("trainer.json", "trainer.pt")
 _SUMS = "checksums.json"  # of all files but the card, which is written again at the end of a run
 _CARD = "README.md"
+_SETTINGS = "generation_config.json"  # of samplers that are given no others
 
 
 def save_checkpoint(
@@ -90,7 +91,7 @@ def _fill(
 
 def damage(folder: Path, whole: bool = True) -> str:
     """What is wrong with a checkpoint: a file that is not as it was saved. Empty: nothing. Not
-    `whole`: what its training would go on from does not count.
+    `whole`: what its training would go on from, and edited settings to sample by, do not count.
 
     Checkpoints of older versions have no checksums; of them it is known only that they are there.
     """
@@ -105,7 +106,8 @@ def damage(folder: Path, whole: bool = True) -> str:
     except (OSError, ValueError) as error:
         return f"it cannot be read: {error}"
     lost = [name for name in saved if name not in now]
-    other = [name for name in now if now[name] != saved[name]]
+    kept = [name for name in now if whole or name != _SETTINGS]
+    other = [name for name in kept if now[name] != saved[name]]
     said = [f"{', '.join(lost)} is missing"] * bool(lost)
     return "; ".join(said + [f"{', '.join(other)} is not as it was saved"] * bool(other))
 

@@ -28,7 +28,7 @@ def check_files(folder: Path) -> None:
         if (folder / name).exists():
             _settings(folder / name)
     for index in sorted(folder.glob("*.index.json")):
-        _check_index(index)
+        parts_of(index)
     if all((folder / name).exists() for name in ("config.json", "adapter_config.json")):
         raise UserError(
             f"model.path: {folder} holds a model and adapters (config.json and "
@@ -45,6 +45,18 @@ def base_of(folder: Path) -> str:
     if not isinstance(base, str) or not base:
         raise _bad(path, "does not name the adapters' model (base_model_name_or_path)")
     return base
+
+
+def parts_of(index: Path) -> list[Path]:
+    """The parts of weights that an index names: files beside it, never somewhere else."""
+    parts = _settings(index).get("weight_map")
+    if not isinstance(parts, dict) or not all(isinstance(p, str) for p in parts.values()):
+        raise _bad(index, "does not say which file holds which weights (weight_map)")
+    names = sorted(set(parts.values()))
+    for part in names:
+        if Path(part).name != part or not (index.parent / part).is_file():
+            raise _bad(index, f"names {part!r}, which is no file beside it")
+    return [index.parent / part for part in names]
 
 
 def check_loaded(where: str, info: Any) -> None:
@@ -86,16 +98,6 @@ def _settings(path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise _bad(path, f"is no JSON object but a {type(found).__name__}")
     return found
-
-
-def _check_index(path: Path) -> None:
-    """The parts of weights are files beside their index, never somewhere else."""
-    parts = _settings(path).get("weight_map")
-    if not isinstance(parts, dict) or not all(isinstance(p, str) for p in parts.values()):
-        raise _bad(path, "does not say which file holds which weights (weight_map)")
-    for part in sorted(set(parts.values())):
-        if Path(part).name != part or not (path.parent / part).is_file():
-            raise _bad(path, f"names {part!r}, which is no file beside it")
 
 
 def _bad(path: Path, what: str) -> UserError:

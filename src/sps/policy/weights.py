@@ -6,20 +6,26 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from sps.config.recipe import Recipe
 from sps.errors import UserError
-from sps.policy.files import base_of
+from sps.policy.files import base_of, parts_of
 from sps.run.began import other_base
+from sps.run.folder import CHECKPOINTS, find_checkpoints
 
 _BLOCK = 2**16  # bytes
 _BLOCKS = 64  # of each file, evenly spaced; a file of up to 4 MiB is read whole
-_KINDS = ("*.safetensors", "*.bin")  # the first of which there is any is loaded
+# A loader reads the first of these that is there, or the parts that it names.
+_WHOLE = ("model.safetensors", "model.safetensors.index.json",
+          "pytorch_model.bin", "pytorch_model.bin.index.json")  # fmt: skip
+_ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
 
 
 def weights_digest(path: str | None, gguf: str | None = None) -> str:
     """Of a model's files of weights, by a few blocks of each: training changes weights everywhere.
 
-    Empty where nobody knows: there are none here, as of a hub id that is not downloaded yet. The
-    embedded policy, which has no path, is known by the recipe that makes it.
+    Empty where nobody knows: they are not all here, as of a hub id that is not downloaded yet, or
+    in part, or the folder is damaged. The embedded policy, which has no path, is known by the
+    recipe that makes it.
     """
     try:
         files = _files(path, gguf) if path else []
@@ -28,9 +34,17 @@ def weights_digest(path: str | None, gguf: str | None = None) -> str:
             found.update(f"{file.name} {file.stat().st_size}\n".encode())
             for block in _blocks(file):
                 found.update(block)
-    except OSError:  # the loader says it better
+    except (OSError, UserError):  # the loader says it better
         return ""
     return found.hexdigest()[:16] if files else ""
+
+
+def needs_base(run: Path, recipe: Recipe) -> bool:
+    """Whether a run that goes on reads `model.path` again: a checkpoint holds all weights, but no
+    base to mix with, to stay close to, or to put adapters on."""
+    saved = any(find_checkpoints(run / CHECKPOINTS, kind) for kind in ("step", "stop"))
+    kept = recipe.model.lora is None and recipe.rl.algorithm.beta == 0
+    return not (saved and kept and not recipe.checkpoint.mix)
 
 
 def refuse_other_base(run: Path, path: str | None, gguf: str | None = None) -> None:
@@ -49,10 +63,12 @@ def _files(path: str, gguf: str | None) -> list[Path]:
     folder = _folder(path)
     if folder is None:
         return []
-    own, base = _in_folder(folder), base_of(folder)
-    below = _folder(base) if base else None
-    of_base = _in_folder(below) if below else []
-    return own + of_base if of_base or not base else []
+    base = base_of(folder)
+    if not base:
+        return _in_folder(folder, _WHOLE)
+    below = _folder(base)
+    own, of_base = _in_folder(folder, _ADAPTERS), _in_folder(below, _WHOLE) if below else []
+    return own + of_base if own and of_base else []
 
 
 def _folder(path: str) -> Path | None:
@@ -72,8 +88,11 @@ def _folder(path: str) -> Path | None:
     return None
 
 
-def _in_folder(folder: Path) -> list[Path]:
-    return next((found for kind in _KINDS if (found := sorted(folder.glob(kind)))), [])
+def _in_folder(folder: Path, names: tuple[str, ...]) -> list[Path]:
+    for path in (folder / name for name in names):
+        if path.is_file():
+            return parts_of(path) if path.suffix == ".json" else [path]
+    return []
 
 
 def _blocks(path: Path) -> Iterator[bytes]:

@@ -67,7 +67,8 @@ def refuse_elsewhere(run: Path, recipe: Mapping[str, Any]) -> None:
     except OSError:
         return
     for key, path in _named(recipe):
-        if not Path(path).exists() and (began / path).exists():
+        # Of os.path: a place that may not be looked into counts as not there.
+        if not os.path.exists(path) and os.path.exists(began / path):
             raise UserError(
                 f"{run}: {key}: {path} is not in {Path.cwd()} but in {began}, where this run was "
                 "started: relative paths start at the folder that sps is started in. Go there "

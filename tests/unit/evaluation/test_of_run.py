@@ -1,6 +1,7 @@
 """`sps eval` of a run: as its recipe samples, on what it held out, and not in silence otherwise."""
 
 import json
+import os
 
 import pytest
 
@@ -12,6 +13,7 @@ from sps.commands.evaluate import make_options, run_eval
 from sps.config.load import dump_recipe, load_recipe, parse_recipe
 from sps.errors import UserError
 from sps.lifecycle.resume import keep_data
+from sps.ranks import Ranks
 from sps.rollout.texts import Written
 from sps.run.began import keep_place, refuse_elsewhere
 
@@ -52,11 +54,12 @@ def run(tmp_path, monkeypatch):
     return saved
 
 
-def evaluated(monkeypatch, model, bench="", out=None, **given):
+def evaluated(monkeypatch, model, bench="", out=None, regrade=False, **given):
     fake = Fake()
     monkeypatch.setattr(command, "make_texts", lambda settings, machinery: fake)
-    settings, machinery = make_options(str(model), {"n": 2, "workers": 1, **given}, bench)
-    return run_eval(settings, machinery, bench, out)["benchmarks"], fake
+    given = {"n": 2, "workers": 1, **given}
+    settings, machinery = make_options(str(model), given, bench, regrade, out)
+    return run_eval(settings, machinery, bench, out, regrade)["benchmarks"], fake
 
 
 def held_out(tmp_path):
@@ -163,6 +166,67 @@ def test_its_own_test_problems_get_the_samples_of_the_recipe(run, monkeypatch, c
     fake.sampling = None
     evaluate("run", "countdown", "b", limit=1)
     assert fake.sampling.n == 16
+
+
+@pytest.mark.parametrize("regrade", [False, True])
+def test_an_evaluation_goes_on_with_the_seed_and_the_samples_that_it_was_begun_with(
+    run, tmp_path, monkeypatch, capsys, regrade
+):
+    """The run's recipe has 8 and 3, which older versions did not go by."""
+    for bench, samples in (("", 2), ("countdown", 2)):
+        out = tmp_path / f"of-{bench}"
+        evaluated(monkeypatch, "run", bench, out, seed=0, limit=2)
+        capsys.readouterr()
+        asked = {"limit": 2, "n": samples if bench else None, "regrade": regrade}
+        found, _ = evaluated(monkeypatch, "run", bench, out, **asked)
+        assert found[bench or "test"]["n"] == samples
+        said = capsys.readouterr().out
+        assert f"as in {out / 'eval.json'}: seed 0{'' if bench else ', n 2'}\n" in said
+        assert "seed 8" not in said
+        if regrade:  # with no other than that of its samples
+            with pytest.raises(UserError, match=r"another seed \(0, now 8\)"):
+                evaluated(monkeypatch, "run", bench, out, **asked, seed=8)
+    evaluated(monkeypatch, "run", "", out, n=None, limit=2)  # it has no test problems yet
+    assert json.loads((out / "eval.json").read_text())["n"] == 3
+
+
+@pytest.mark.parametrize("spoilt", [{"seed": "0"}, {"seed": None}, {"seed": True}])
+def test_a_seed_that_is_no_number_is_not_gone_on_with(run, tmp_path, monkeypatch, spoilt):
+    evaluated(monkeypatch, "run", "", tmp_path / "a")
+    about = tmp_path / "a" / "eval.json"
+    about.write_text(json.dumps(json.loads(about.read_text()) | spoilt))
+    with pytest.raises(UserError, match=r"another seed \(.*, now 8\)"):
+        evaluated(monkeypatch, "run", "", tmp_path / "a")
+
+
+def test_a_run_whose_recipe_cannot_be_read_is_evaluated_with_the_usual_defaults(
+    run, tmp_path, monkeypatch, caplog
+):
+    """As one of another version, which has other keys."""
+    with (tmp_path / "run" / "recipe.yaml").open("a") as file:
+        file.write("newer: 1\n")
+    _, fake = evaluated(monkeypatch, "run", "countdown", limit=1)
+    assert (fake.sampling.temperature, fake.sampling.seed) == (0.7, 0)
+    assert "options that are not given have their usual defaults" in caplog.text
+
+
+def test_whether_a_checkpoint_is_damaged_is_looked_at_by_one_rank(run, monkeypatch):
+    class Several(Ranks):
+        within = 0
+
+        def broadcast(self, make):
+            self.within += 1
+            try:
+                return make()
+            finally:
+                self.within -= 1
+
+    ranks, seen = Several(), []
+    monkeypatch.setattr(command, "join_ranks", lambda device: ranks)
+    monkeypatch.setattr(command, "refuse_damaged", lambda model: seen.append((model, ranks.within)))
+    evaluated(monkeypatch, run)
+    evaluated(monkeypatch, run)  # nothing is left to draw
+    assert seen == [(str(run), 1)]
 
 
 def test_adapters_of_a_run_are_not_evaluated_on_another_base(run, tmp_path, monkeypatch):
@@ -274,4 +338,21 @@ def test_every_path_of_a_recipe_is_looked_for_where_the_run_was_started(tmp_path
     for other in ("/base", str(tmp_path / "base"), "owner/name", "~/base", None):
         refuse_elsewhere(tmp_path, {"model": {"path": other}})
     (tmp_path / "started_in").unlink()  # of an older version
+    refuse_elsewhere(tmp_path, {"model": {"path": "base"}})
+
+
+def test_a_place_that_may_not_be_looked_into_counts_as_not_there(tmp_path, monkeypatch):
+    """The folder that a run was started in may be another user's."""
+    monkeypatch.chdir(tmp_path)
+    keep_place(tmp_path)
+    (tmp_path / "base").touch()
+    monkeypatch.chdir("/")
+    stat = os.stat
+
+    def closed(path, **how):
+        if str(path).startswith(str(tmp_path / "base")):
+            raise PermissionError(13, "Permission denied")
+        return stat(path, **how)
+
+    monkeypatch.setattr("os.stat", closed)
     refuse_elsewhere(tmp_path, {"model": {"path": "base"}})

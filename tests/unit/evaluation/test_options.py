@@ -12,7 +12,7 @@ from sps import cli
 from sps.commands import evaluate as command
 from sps.commands.evaluate import EvalSettings, Machinery, make_part, make_texts
 from sps.errors import UserError
-from sps.evaluation.claim import held, keep
+from sps.evaluation.claim import held, keep, slug
 from sps.ranks import ALONE
 from sps.rollout.openai import OpenAIEngine
 
@@ -152,8 +152,8 @@ def test_what_is_claimed_is_held_in_a_folder_that_need_not_be_there(tmp_path):
 
 
 def test_a_name_becomes_a_folder():
-    assert command._slug("/a/b c:d_e-f.g/") == "a-b-c-d_e-f.g"
-    assert command._slug("./x.") == "x"
+    assert slug("/a/b c:d_e-f.g/") == "a-b-c-d_e-f.g"
+    assert slug("./x.") == "x"
 
 
 def test_a_regrade_lacks_nothing_or_says_what(tmp_path):

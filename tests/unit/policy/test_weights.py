@@ -11,9 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from sps.config.load import parse_recipe
 from sps.errors import UserError
 from sps.policy.embedded import SHIPPED
-from sps.policy.weights import refuse_other_base, weights_digest
+from sps.policy.weights import needs_base, refuse_other_base, weights_digest
 
 MIB = 2**20
 
@@ -45,7 +46,8 @@ def test_other_weights_have_another_digest_and_the_same_ones_have_the_same(model
     assert len(before) == 16
     assert weights_digest(str(shutil.copytree(model, tmp_path / "copy"))) == before
     (model / "README.md").write_text("words")
-    (model / "training_args.bin").write_bytes(b"no weights")
+    for name in ("training_args.bin", "optimizer.bin", "consolidated.safetensors"):
+        (model / name).write_bytes(b"not what a loader reads")
     assert weights_digest(str(model)) == before
     size = (model / "model.safetensors").stat().st_size
     retrain(model, part="layers.0.mlp.down_proj")
@@ -76,12 +78,41 @@ def test_a_large_file_is_told_by_its_ends_its_size_and_blocks_between_in_no_time
     assert len(known | {weights_digest(str(tmp_path))}) == 5
 
 
-def test_every_part_of_a_model_counts(tmp_path):
-    for number in (1, 2):
-        (tmp_path / f"model-0000{number}-of-00002.safetensors").write_bytes(b"weights")
+def in_parts(folder: Path, kind: str) -> list[Path]:
+    """Two files of weights, and the index that names them."""
+    stem, suffix = kind.split(".")
+    names = [f"{stem}-0000{number}-of-00002.{suffix}" for number in (1, 2)]
+    for name in names:
+        (folder / name).write_bytes(b"weights")
+    index = {"weight_map": dict(zip("ab", names, strict=True))}
+    (folder / f"{kind}.index.json").write_text(json.dumps(index))
+    return [folder / name for name in names]
+
+
+@pytest.mark.parametrize("kind", ["model.safetensors", "pytorch_model.bin"])
+def test_every_part_of_a_model_counts_and_nothing_is_said_of_some_of_them(tmp_path, kind):
+    _, last = in_parts(tmp_path, kind)
     before = weights_digest(str(tmp_path))
-    flipped(tmp_path / "model-00002-of-00002.safetensors", 3)
-    assert weights_digest(str(tmp_path)) != before
+    (tmp_path / f"other.{last.suffix}").write_bytes(b"no part of it")
+    assert weights_digest(str(tmp_path)) == before
+    flipped(last, 3)
+    assert weights_digest(str(tmp_path)) not in ("", before)
+    last.unlink()
+    assert weights_digest(str(tmp_path)) == ""
+    (tmp_path / f"{kind}.index.json").write_text("{")
+    assert weights_digest(str(tmp_path)) == ""
+
+
+def test_of_several_kinds_the_one_counts_that_a_loader_reads(tmp_path):
+    """As transformers looks for them."""
+    in_parts(tmp_path, "pytorch_model.bin")
+    known = [weights_digest(str(tmp_path))]
+    (tmp_path / "pytorch_model.bin").write_bytes(b"weights")
+    known.append(weights_digest(str(tmp_path)))
+    in_parts(tmp_path, "model.safetensors")
+    known.append(weights_digest(str(tmp_path)))
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    assert len({"", *known, weights_digest(str(tmp_path))}) == 5
 
 
 def test_a_gguf_file_is_the_one_that_is_named(tmp_path):
@@ -106,6 +137,22 @@ def test_of_adapters_their_model_counts_too(model, tmp_path):
     assert weights_digest(str(own)) not in ("", before, after)
     model.rename(tmp_path / "elsewhere")
     assert weights_digest(str(own)) == ""  # of half of it nothing is said
+    (tmp_path / "elsewhere").rename(model)
+    assert weights_digest(str(own)) != ""
+    (own / "adapter_model.safetensors").rename(own / "adapter_model.bin")
+    (own / "optimizer.bin").write_bytes(b"no adapters")
+    of_bin = weights_digest(str(own))
+    (own / "optimizer.bin").unlink()
+    assert weights_digest(str(own)) == of_bin
+    (own / "adapter_model.bin").unlink()
+    assert weights_digest(str(own)) == ""
+
+
+@pytest.mark.parametrize("config", ["{", "{}"])
+def test_of_damaged_adapters_nothing_is_said_since_the_loader_says_it_better(tmp_path, config):
+    (tmp_path / "adapter_config.json").write_text(config)
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"adapters")
+    assert weights_digest(str(tmp_path)) == ""
 
 
 def downloaded(cache: Path, model: Path, commit: str) -> Path:
@@ -126,11 +173,30 @@ def test_of_a_hub_id_the_files_that_were_downloaded_count(model, tmp_path, monke
     assert weights_digest("owner/name") == before
     retrain(downloaded(tmp_path / "cache", model, "c" * 40))
     assert weights_digest("owner/name") not in ("", before)
+    _, last = in_parts(downloaded(tmp_path / "cache", model, "d" * 40), "model.safetensors")
+    (last.parent / "model.safetensors").unlink()
+    assert weights_digest("owner/name") != ""
+    last.unlink()  # it is not downloaded yet
+    assert weights_digest("owner/name") == ""
 
 
 @pytest.mark.parametrize("path", [None, "nowhere", "/no/where/at/all", "a/b/c"])
 def test_of_what_is_not_here_and_of_the_embedded_policy_nobody_knows(path):
     assert weights_digest(path) == ""
+
+
+@pytest.mark.parametrize("kind", ["step", "stop"])
+def test_the_base_is_needed_until_a_checkpoint_holds_all_weights_of_the_run(tmp_path, kind):
+    def needed(**tree) -> bool:
+        return needs_base(tmp_path, parse_recipe(tree, "test"))
+
+    (tmp_path / "checkpoints" / "damaged-step-000002").mkdir(parents=True)
+    assert needed()
+    (tmp_path / "checkpoints" / f"{kind}-000002").mkdir()
+    assert not needed()
+    assert needed(model={"lora": {"rank": 4}})
+    assert needed(rl={"algorithm": {"beta": 0.01}})
+    assert needed(checkpoint={"mix": 0.3})
 
 
 def test_a_run_is_refused_only_where_it_is_known_to_have_begun_from_others(model, tmp_path):
