@@ -179,13 +179,8 @@ def evaluate(
 
     `options` are the command's, such as n=16; so are their defaults.
     """
-    from sps.commands.evaluate import (
-        EvalSettings,
-        Machinery,
-        default_folder,
-        make_options,
-        run_eval,
-    )
+    from sps.commands.eval_options import EvalSettings, Machinery, make_options
+    from sps.commands.evaluate import default_folder, run_eval
 
     known = {f.name: kind for kind in (EvalSettings, Machinery) for f in fields(kind)}
     for name in options:
