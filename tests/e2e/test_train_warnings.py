@@ -138,6 +138,15 @@ def test_a_judge_that_fails_at_every_answer_ends_the_run_after_three_steps(tmp_p
     assert steps[4]["reward"] > 0
 
 
+def test_steps_that_learn_from_one_draw_have_one_draws_verdicts(tmp_path):
+    """2 steps learn from a draw: 6 steps are at least 3 draws."""
+    gspo = {"type": "gspo", "steps_per_generation": 2}
+    recipe = recipe_of(irl__steps=0, rl__steps=8, rl__algorithm=gspo)
+    failed = pytest.raises(RunFailed, match="at every answer of 6 steps in a row")
+    with _broken(recipe, tmp_path / "run") as this, failed:
+        train(this)
+
+
 def test_a_judge_that_only_fails_in_an_evaluation_ends_the_run_with_a_checkpoint(tmp_path):
     """4 problems of 16 samples are validated after every third step; it fails after the third."""
     whole, folder = tmp_path / "whole", tmp_path / "run"
