@@ -8,15 +8,17 @@ be done.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from sps.config.load import RecipeLike, load_recipe
+from sps.config.recipe import Recipe
 from sps.errors import UserError
 from sps.run.folder import RECORD, RESULTS
 from sps.run.reading import read_json
@@ -112,10 +114,10 @@ class Measured(Table):
 
 def train(
     recipe: RecipeLike,
-    out: str | Path | None = None,
+    out: str | os.PathLike[str] | None = None,
     *,
     resume: bool = False,
-    overrides: Sequence[str] = (),
+    overrides: Iterable[str] = (),
 ) -> Trained:
     """`sps train`: a recipe, its file or what that would hold, and `a.b=c` overrides; the folder is
     runs/NAME by default."""
@@ -145,16 +147,23 @@ def train(
 
 def _path_of(given: Any, name: str) -> Path:
     """An argument that is a path; other types are told before anything is done with them."""
-    if not isinstance(given, str | Path):
+    if not isinstance(given, str | os.PathLike):
         hint = "; give its .folder" if isinstance(given, Trained | Measured) else ""
         raise UserError(f"{name}: give a path, not a {type(given).__name__}{hint}")
-    return Path(given)
+    return Path(os.fsdecode(given))
+
+
+def _several(given: Any) -> list[Any] | None:
+    """What a list, a set, an iterator and so on holds; None of what is one thing itself."""
+    one = isinstance(given, str | bytes | os.PathLike | Mapping | Recipe)
+    return None if one or not isinstance(given, Iterable) else list(given)
 
 
 def _texts_of(given: Any, name: str) -> list[str]:
     """An argument that is several texts: of one alone Python would take the letters."""
-    if isinstance(given, list | tuple) and all(isinstance(one, str) for one in given):
-        return list(given)
+    texts = _several(given)
+    if texts is not None and all(isinstance(text, str) for text in texts):
+        return texts
     shown = repr(given) if isinstance(given, str) else f"a {type(given).__name__}"
     raise UserError(f"{name}: give a list of texts, not {shown}")
 
@@ -170,21 +179,17 @@ def _told_in_python() -> Iterator[None]:
 
 
 def evaluate(
-    model: str | Path,
-    bench: str | Sequence[str] = "",
-    out: str | Path | None = None,
+    model: str | os.PathLike[str],
+    bench: str | Iterable[str] = "",
+    out: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Measured:
     """`sps eval`: a model on benchmarks, without them a run on its own test problems.
 
     `options` are the command's, such as n=16; so are their defaults.
     """
-    from sps.commands.evaluate import (
-        EvalSettings,
-        Machinery,
-        make_options,
-        run_eval,
-    )
+    from sps.commands.eval_options import EvalSettings, Machinery, make_options
+    from sps.commands.evaluate import run_eval
     from sps.evaluation.claim import default_folder
 
     known = {f.name: kind for kind in (EvalSettings, Machinery) for f in fields(kind)}
@@ -202,12 +207,12 @@ def evaluate(
 
 
 def compare(
-    recipes: Sequence[RecipeLike],
-    out: str | Path = "runs/compare",
+    recipes: Iterable[RecipeLike],
+    out: str | os.PathLike[str] = "runs/compare",
     *,
     seeds: int = 3,
     workers: int = 0,
-    overrides: Sequence[str] = (),
+    overrides: Iterable[str] = (),
 ) -> Measured:
     """`sps compare`: recipes, each as `train` takes it, with the same seeds, paired by question.
 
@@ -216,11 +221,12 @@ def compare(
     """
     from sps.commands.compare import run_compare
 
-    if not isinstance(recipes, list | tuple):
+    paths = _several(recipes)
+    if paths is None:
         raise UserError("recipes: give a list of them, also of one alone")
     folder = _path_of(out, "out")
     run_compare(
-        paths=recipes,
+        paths=paths,
         seeds=seeds,
         out=folder,
         early="",
@@ -231,12 +237,15 @@ def compare(
     return Measured(folder, read_json(folder / RESULTS), "method")
 
 
-def report(folders: Sequence[str | Path] | str | Path, out: str | Path | None = None) -> Path:
+def report(
+    folders: Iterable[str | os.PathLike[str]] | str | os.PathLike[str],
+    out: str | os.PathLike[str] | None = None,
+) -> Path:
     """`sps report`: one HTML file of runs or comparisons; returns where it is."""
     from sps.commands.report import report_path, run_report
 
-    given = folders if isinstance(folders, list | tuple) else [folders]
-    paths = [_path_of(folder, "folders") for folder in given]
+    given = _several(folders)
+    paths = [_path_of(folder, "folders") for folder in ([folders] if given is None else given)]
     page = _path_of(out, "out") if out else None
     run_report(paths, page)
     return page or report_path(paths[0])

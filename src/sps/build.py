@@ -291,5 +291,6 @@ def _make_run(
         data=data,
         ranks=ranks,
     )
-    run.health = Health(run.schedule.phase_steps)
+    draw = recipe.rl.algorithm.steps_per_generation
+    run.health = Health(run.schedule.phase_steps, recipe.rollout.prompts * recipe.rollout.n, draw)
     return run

@@ -249,7 +249,8 @@ def evaluate(
     given = dict(locals())
     for other in ("model", "bench", "out", "regrade", "compare_with"):  # the rest are options
         given.pop(other)
-    from sps.commands.evaluate import make_options, run_eval, run_eval_compare
+    from sps.commands.eval_options import make_options
+    from sps.commands.evaluate import run_eval, run_eval_compare
 
     if compare_with is not None:
         run_eval_compare(*compare_with)

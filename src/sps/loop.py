@@ -13,8 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from sps.errors import Stopped
+from sps.evaluation.evaluate import JudgeFails
 from sps.evaluation.scores import Scores
-from sps.lifecycle.after_step import after_step, explain, stop_here
+from sps.lifecycle.after_step import after_step, explain, judge_failed, stop_here
 from sps.lifecycle.card import rewrite_card
 from sps.lifecycle.measure import measure, select, use_checkpoint, use_mix, validate
 from sps.phases.base import remember_base
@@ -35,6 +36,8 @@ def train(run: Run) -> Scores | None:
         return _train(run)
     except Stopped as asked:
         stop_here(run, run.stop.asked or str(asked))
+    except JudgeFails as error:  # in an evaluation
+        judge_failed(run, f"in an evaluation {error.what}")
     except Exception as error:
         explain(run, error)
     finally:

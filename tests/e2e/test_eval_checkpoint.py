@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from small_runs import recipe_of, run
 
-from sps.commands.evaluate import make_options, run_eval
+from sps.commands.eval_options import make_options
+from sps.commands.evaluate import run_eval
 from sps.errors import UserError
 from sps.policy.embedded import SHIPPED
 

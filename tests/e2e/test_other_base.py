@@ -13,7 +13,8 @@ from small_runs import recipe_of, run, told
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from sps.build import open_run
-from sps.commands.evaluate import make_options, run_eval
+from sps.commands.eval_options import make_options
+from sps.commands.evaluate import run_eval
 from sps.commands.jobs import Extra, Job, run_extra, run_job
 from sps.errors import UserError
 from sps.lifecycle.resume import keep_base

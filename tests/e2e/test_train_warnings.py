@@ -10,7 +10,9 @@ import torch
 from small_runs import (
     recipe_of,
     run,
+    same_weights,
     told,
+    weights,
 )
 
 from sps import loop
@@ -134,6 +136,72 @@ def test_a_judge_that_fails_at_every_answer_ends_the_run_after_three_steps(tmp_p
     assert [r["step"] for r in steps] == [1, 2, 3, 4, 5, 6]
     assert [r["reward"] for r in steps[:4]] == [0.0] * 4
     assert steps[4]["reward"] > 0
+
+
+def test_steps_that_learn_from_one_draw_have_one_draws_verdicts(tmp_path):
+    """2 steps learn from a draw: 6 steps are at least 3 draws."""
+    gspo = {"type": "gspo", "steps_per_generation": 2}
+    recipe = recipe_of(irl__steps=0, rl__steps=8, rl__algorithm=gspo)
+    failed = pytest.raises(RunFailed, match="at every answer of 6 steps in a row")
+    with _broken(recipe, tmp_path / "run") as this, failed:
+        train(this)
+
+
+def test_a_judge_that_only_fails_in_an_evaluation_ends_the_run_with_a_checkpoint(tmp_path):
+    """4 problems of 16 samples are validated after every third step; it fails after the third."""
+    whole, folder = tmp_path / "whole", tmp_path / "run"
+    recipe = recipe_of(evaluation__every=3, evaluation__validation_n=16, checkpoint__every=100)
+    with _broken(recipe, folder) as this:
+        this.verifier = BrokenLater(this.task.judge, this)
+        with pytest.raises(
+            RunFailed, match="after step 3 in an evaluation the judge failed"
+        ) as said:
+            train(this)
+        text = str(said.value)
+        assert "at all of the first 64 answers" in text
+        assert "KeyError: 'five'" in text
+        assert f"the last good checkpoint is {folder}/checkpoints/stop-000003. Mend" in text
+        assert "--resume tries the same judge again" in text
+    assert [r["text"] for r in told(folder) if r["kind"] == "warning"][-1] == text
+    drawn, this = [], open_run(recipe, folder, resume=True)
+    generate = this.engine.generate
+
+    def watched(requests, sampling):
+        drawn.append(sampling.n)
+        return generate(requests, sampling)
+
+    this.engine.generate = watched
+    train(this)
+    assert drawn.count(16) == 1  # after step 6: what was drawn before is judged
+    run(recipe, whole)
+    assert [r["pass_at_k"] for r in told(folder) if r["kind"] == "eval"] == [
+        r["pass_at_k"] for r in told(whole) if r["kind"] == "eval"
+    ]
+    assert same_weights(weights(whole), weights(folder))
+
+
+def test_a_judge_that_fails_at_the_base_ends_the_run_before_it_begins(tmp_path):
+    recipe = recipe_of(evaluation__every=3, evaluation__validation_n=16)
+    with (
+        _broken(recipe, tmp_path / "run") as this,
+        pytest.raises(
+            RunFailed, match=r"step 0 in an evaluation .*; no checkpoint was saved before"
+        ),
+    ):
+        train(this)
+
+
+class BrokenLater(Broken):
+    """One that crashes from the third step's evaluation on."""
+
+    def __init__(self, judge, run):
+        super().__init__(judge)
+        self.run = run
+
+    def submit(self, *given):
+        if self.run.done < 3:
+            return InlineVerifier.submit(self, *given)
+        return super().submit(*given)
 
 
 def _steps(recipe, folder, resume=False):

@@ -38,4 +38,4 @@ def test_every_key_has_a_row_under_its_heading():
 def test_commands_have_defaults_and_what_the_api_returns_has_signatures():
     assert "| `--show` | `5` | Prompts to show. |" in PAGE
     assert "- `pass_at_k(name: str, k: int) -> Interval`:" in PAGE
-    assert "out: str | Path = 'runs/compare'" in PAGE
+    assert "out: str | os.PathLike[str] = 'runs/compare'" in PAGE

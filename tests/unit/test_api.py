@@ -1,9 +1,11 @@
 """`import sps`: light, and the commands as functions."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from types import MappingProxyType
 from unittest.mock import create_autospec
 
 import pytest
@@ -159,12 +161,41 @@ def test_a_recipe_may_be_a_file_a_short_name_a_mapping_or_a_recipe(opened, tmp_p
         with pytest.raises(UserError, match="go no further"):
             sps.train(given, overrides=["rl.lr=1e-3"])
         assert opened.pop() == (whole, Path("runs/mine"))
+    inner = MappingProxyType({"betas": (0.5, 0.9)})
+    frozen = MappingProxyType({"rl": MappingProxyType({"steps": 7, "optimizer": inner})})
+    read = sps.load_recipe(frozen, ["rl.steps=3"]).rl
+    assert (read.steps, read.optimizer.betas) == (3, (0.5, 0.9))
+    (entry,) = os.scandir(tmp_path)
+    assert sps.load_recipe(entry) == sps.load_recipe(file)
     own = {"rl": {"steps": 7}}
     assert sps.load_recipe(own, ["rl.steps=3"]).rl.steps == 3
     assert own == {"rl": {"steps": 7}}
     with pytest.raises(UserError, match="go no further"):
         sps.train("demo/countdown_grpo", str(tmp_path))
     assert opened.pop() == (sps.load_recipe("demo/countdown_grpo"), tmp_path)
+
+
+def test_several_things_may_be_given_as_any_that_holds_them(opened, monkeypatch, tmp_path):
+    import sps.commands.compare
+    import sps.commands.report
+
+    class Place:
+        def __fspath__(self):
+            return str(tmp_path)
+
+    reported, compared = [], []
+    monkeypatch.setattr(sps.commands.report, "run_report", lambda *given: reported.append(given))
+    for folders in ([tmp_path], {tmp_path}, iter([str(tmp_path)]), {str(tmp_path): 1}.keys()):
+        assert sps.report(folders) == tmp_path / "report.html"
+    assert sps.report(Place(), Place()) == tmp_path
+    assert reported == [([tmp_path], None)] * 4 + [([tmp_path], tmp_path)]
+    with pytest.raises(UserError, match="go no further"):
+        sps.train(TREE, Place(), overrides=(f"rl.{key}=3" for key in ("steps", "seed")[:1]))
+    assert opened.pop() == (sps.load_recipe(TREE, ["rl.steps=3"]), tmp_path)
+    (tmp_path / "results.json").write_text("{}")
+    monkeypatch.setattr(sps.commands.compare, "run_compare", lambda **all: compared.append(all))
+    sps.compare(iter([TREE]), Place(), overrides={"rl.steps=3"})
+    assert (compared[0]["paths"], compared[0]["overrides"]) == ([TREE], ["rl.steps=3"])
 
 
 @pytest.mark.parametrize(
@@ -180,6 +211,7 @@ def test_a_recipe_may_be_a_file_a_short_name_a_mapping_or_a_recipe(opened, tmp_p
         (lambda: sps.train(TREE, overrides=["rl.steps=x"]), r'^overrides=\["rl.steps=x"\]: rl'),
         (lambda: sps.compare("a.yaml"), "recipes: give a list of them"),
         (lambda: sps.compare(TREE), "recipes: give a list of them"),
+        (lambda: sps.compare(sps.load_recipe(TREE)), "recipes: give a list of them"),
         (lambda: sps.compare([3]), "mapping of its keys, not as a int"),
         (lambda: sps.compare([TREE], 3), "out: give a path, not a int"),
         (lambda: sps.compare([TREE], overrides="rl.lr=1"), "overrides: give a list of texts"),

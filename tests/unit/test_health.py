@@ -67,3 +67,31 @@ def test_steps_in_which_the_judge_failed_at_all_that_it_was_asked_are_counted_in
         assert health.failing == 3
         said(health, other)
         assert health.failing == 0
+
+
+def at_fault(health, *changes):
+    """After each step whether the judge is at fault."""
+    found = []
+    for change in changes:
+        said(health, change)
+        found.append(health.judge_is_at_fault)
+    return found
+
+
+def test_a_judge_is_at_fault_that_failed_in_three_draws_and_not_three_steps():
+    crashed = {"verdict/crashed": 1.0}
+    assert at_fault(Health(50, 16), *[crashed] * 3) == [False, False, True]
+    # 4 steps learn from a draw, and have its verdicts: 12 steps are at least 3 draws.
+    assert at_fault(Health(50, 16, 4), *[crashed] * 12) == [False] * 11 + [True]
+    assert at_fault(Health(50, 16), crashed, crashed, {"verdict/wrong": 1.0}, crashed)[-1] is False
+
+
+def test_few_failures_beside_answers_that_were_cut_off_are_not_enough():
+    """Of 128 answers one: after 48 steps there are 48 of them."""
+    one = {"verdict/truncated": 127 / 128, "verdict/timeout": 1 / 128}
+    assert at_fault(Health(50, 128), *[one] * 48) == [False] * 47 + [True]
+    half = {"verdict/truncated": 0.5, "verdict/timeout": 0.5}  # of 8, so 12 in 3 steps
+    assert at_fault(Health(50, 8), *[half] * 3) == [False] * 3
+    more = {"verdict/truncated": 0.375, "verdict/timeout": 0.625}
+    assert at_fault(Health(50, 8), *[more] * 3) == [False, False, True]
+    assert at_fault(Health(50, 128), *[half] * 3) == [False, False, True]

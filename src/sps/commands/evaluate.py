@@ -7,26 +7,33 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
+from sps.commands.eval_options import OWN, EvalSettings, Machinery
 from sps.commands.of_run import (
-    begun_with,
     cannot_load,
-    defaults_of,
     own_task,
     refuse_damaged,
-    refuse_no_checkpoint,
     refuse_other_adapted,
     warn_of_trained,
 )
 from sps.commands.terminal import say
-from sps.errors import UserError
+from sps.errors import RunFailed, UserError
 from sps.evaluation.claim import claim, default_folder, held, keep, slug
 from sps.evaluation.compare import compare, compare_markdown
-from sps.evaluation.evaluate import EvalJob, PolicyTexts, collect, count_solutions, missing, regrade
+from sps.evaluation.evaluate import (
+    EvalJob,
+    JudgeFails,
+    PolicyTexts,
+    collect,
+    count_solutions,
+    is_doubtful,
+    missing,
+    regrade,
+)
 from sps.evaluation.progress import make_progress
 from sps.evaluation.scores import Scores, count_scores
 from sps.evaluation.tables import markdown, write_results
@@ -40,74 +47,10 @@ from sps.store.evals import EvalStore
 from sps.tasks import Bench, Task
 from sps.tasks.prompts import TEMPLATES
 from sps.tasks.table import make_bench
-from sps.types import Problem, Sampling
+from sps.types import Problem
 from sps.verify import Verifier, open_verifier
 
 DTYPES = ("auto", "float32", "bfloat16")  # of the computation
-OWN = "test"  # the test problems of the run that the model comes from
-
-
-@dataclass(frozen=True)
-class EvalSettings:
-    """What decides which samples are drawn; an evaluation is resumed only under the same."""
-
-    model: str
-    endpoint: str | None = None
-    n: int = 16
-    temperature: float = 0.7
-    top_p: float = 1.0
-    top_k: int = 0
-    max_new_tokens: int = 4096
-    seed: int = 0
-    template: str = "chat"
-    instruction: str | None = None
-    limit: int | None = None  # questions a benchmark, the first ones
-    dtype: str = "auto"
-    gguf: str | None = None  # file name of a GGUF inside the model's folder
-
-    def sampling(self) -> Sampling:
-        """How completions are drawn."""
-        return Sampling(
-            self.n, self.max_new_tokens, self.temperature, self.top_p, self.top_k, self.seed
-        )
-
-
-@dataclass(frozen=True)
-class Machinery:
-    """What does not change the samples."""
-
-    data_dir: str | None = None
-    device: str = "auto"
-    max_rows: int = 0  # sequences decoded at once; 0: 64 on a CPU, 1024 on a GPU
-    workers: int = 0
-    time_limit: float = 6.0
-    cut: str = "zero"
-    right: float = 1.0  # reward that counts as right, of tasks whose judge gives rewards
-    unsafe: str = ""  # tasks of reasoning-gym that may evaluate answers, by name, with commas
-    concurrency: int = 16
-    retries: int = 6
-    api_key_env: str = "OPENAI_API_KEY"
-    trust_remote_code: bool = False  # run the code that comes with the model
-
-
-def make_options(
-    model: str,
-    given: dict[str, Any],
-    bench: str = "",
-    regrade_only: bool = False,
-    out: Path | None = None,
-) -> tuple[EvalSettings, Machinery]:
-    """Options by name; those that are None or not there come from the evaluation that `out` holds,
-    and from the model's run, if any."""
-    if not (given.get("endpoint") or regrade_only):
-        refuse_no_checkpoint(model)
-    given = {k: v for k, v in given.items() if v is not None}
-    given = begun_with(out or default_folder(model), "" if bench else OWN, given) | given
-    asked = defaults_of(model, given, own=not bench) | given
-    names = {f.name for f in fields(EvalSettings)}
-    drawn = {k: v for k, v in asked.items() if k in names}
-    other = {k: v for k, v in asked.items() if k not in names}
-    return EvalSettings(model, **drawn), Machinery(**other)
 
 
 @dataclass(frozen=True)
@@ -249,8 +192,8 @@ def _draw(run: _Eval) -> dict[str, Any]:
     """Benchmark by benchmark; the model is loaded once, and only if there is something to draw. Of
     one that cannot be loaded there is no eval.json."""
     n, ranks = run.settings.n, run.ranks
-    have = ranks.broadcast(lambda: [len(part.stored(run.folder, n)) for part in run.parts])
-    lacking = [p for p, some in zip(run.parts, have, strict=True) if some != len(p.problems) * n]
+    done = ranks.broadcast(lambda: [_is_done(part, run.folder, n) for part in run.parts])
+    lacking = [part for part, whole in zip(run.parts, done, strict=True) if not whole]
     if lacking and not run.settings.endpoint:  # once: all weights are read for it
         ranks.broadcast(lambda: refuse_damaged(run.settings.model))
     texts = make_texts(run.settings, run.machinery) if lacking else None
@@ -263,6 +206,11 @@ def _draw(run: _Eval) -> dict[str, Any]:
             ranks.broadcast(lambda job=job: job.store.replace(job.store.read()))
     texts.close()
     return claimed
+
+
+def _is_done(part: Part, folder: Path, n: int) -> bool:
+    rows = part.stored(folder, n)
+    return len(rows) == len(part.problems) * n and not is_doubtful(rows)
 
 
 def _regrade(run: _Eval) -> dict[str, Any]:
@@ -280,7 +228,13 @@ def _job(run: _Eval, part: Part) -> Iterator[EvalJob]:
     store = EvalStore(run.folder / slug(part.name), ranks)
     name = part.name if ranks.size == 1 else f"{part.name}, rank 1 of {ranks.size}"
     with closing(part.verifier()) as verifier, closing(make_progress(name, ranks.main)) as show:
-        yield EvalJob(part.task, part.problems, run.settings.sampling(), verifier, store, show)
+        try:
+            yield EvalJob(part.task, part.problems, run.settings.sampling(), verifier, store, show)
+        except JudgeFails as error:
+            how = (
+                "the same command goes on with it; add --regrade where the judge's file is another"
+            )
+            raise RunFailed(f"{error}: {how}" if ranks.main else "") from None  # said once
 
 
 def _write(run: _Eval, claimed: dict[str, Any]) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import difflib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ _LARGEST = 256 * 2**10  # bytes of a recipe
 _DEEPEST = 100  # recipes that extend each other
 _SHOWN = 20  # faults in an error
 Branch = TypeVar("Branch", bound=BaseModel)
-RecipeLike = Recipe | str | Path | Mapping[str, Any]  # what a recipe is made from
+RecipeLike = Recipe | str | os.PathLike[str] | Mapping[str, Any]  # what a recipe is made from
 # What keys are called elsewhere -> here.
 SYNONYMS = {
     **dict.fromkeys(("learning_rate", "actor_lr"), "rl.lr"),
@@ -52,9 +52,10 @@ def load_recipe(path: RecipeLike, overrides: Sequence[str] = ()) -> Recipe:
     if isinstance(path, Recipe):
         tree = path.model_dump(mode="json")
     elif isinstance(path, Mapping):
-        tree = _extended(copy.deepcopy(dict(path)), Path("recipe"), seen=())
-    elif isinstance(path, str | Path):
-        source, tree = str(path), _read_tree(find_recipe(path), seen=())
+        tree = _extended(_copied(path), Path("recipe"), seen=())
+    elif isinstance(path, str | os.PathLike):
+        source = os.fsdecode(path)
+        tree = _read_tree(find_recipe(source), seen=())
     else:
         raise UserError(
             "a recipe is given as the path of its file, a short name such as demo/countdown_sps, "
@@ -63,6 +64,13 @@ def load_recipe(path: RecipeLike, overrides: Sequence[str] = ()) -> Recipe:
     for item in overrides:
         override(tree, item)
     return parse_recipe(tree, source, overrides)
+
+
+def _copied(value: Any) -> Any:
+    """The same, of plain dicts and lists at every depth."""
+    if isinstance(value, Mapping):
+        return {key: _copied(inner) for key, inner in value.items()}
+    return [_copied(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def parse_recipe(tree: Mapping[str, Any], source: str, overrides: Sequence[str] = ()) -> Recipe:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import difflib
 import json
@@ -129,9 +130,9 @@ def read_rows(source: str, split: str, config: str | None, key: str) -> Iterator
         return iter(list(READERS[path.suffix](path)))
     except RecursionError:
         raise UserError(f"{key}: {source} cannot be read: it is nested too deeply") from None
-    except UnicodeDecodeError as error:
+    except UnicodeDecodeError:
         raise UserError(
-            f"{key}: {source} cannot be read: it is no UTF-8 (byte {error.start}); save it as UTF-8"
+            f"{key}: {source} cannot be read: it is no UTF-8 ({_no_utf8(path)}); save it as UTF-8"
         ) from None
     except (OSError, ValueError, OverflowError, pa.ArrowException, csv.Error) as error:
         said = (str(error).strip().splitlines() or [repr(error)])[0][:300]
@@ -174,6 +175,21 @@ def _jsonl(path: Path) -> Iterator[Row]:
             yield row
 
 
+def _no_utf8(path: Path) -> str:
+    """Where in the file."""
+    decoder, read, number = codecs.getincrementaldecoder("utf-8")(), 0, 1
+    with path.open("rb") as file:
+        while piece := file.readline(_LINE):
+            pending = len(decoder.getstate()[0])  # of a letter that began in the piece before
+            try:
+                decoder.decode(piece)
+            except UnicodeDecodeError as error:
+                return f"line {number}, byte {read - pending + error.start}"
+            read += len(piece)
+            number += piece.endswith(b"\n")
+    return "its end"
+
+
 def _other_kind(line: str) -> str:
     """What a file that is called .jsonl seems to be, by its first line."""
     if line.lstrip().startswith("["):
@@ -213,7 +229,7 @@ def _json(path: Path) -> Iterator[Row]:
 
 def _csv(path: Path) -> Iterator[Row]:
     with path.open(encoding=_ENCODING, newline="") as file:
-        reader = csv.DictReader(file)
+        reader = csv.DictReader(file, restval="")  # an empty cell, which some columns may have
         names = reader.fieldnames or ()
         if len(set(names)) < len(names):
             raise ValueError("two columns have the same name")
@@ -223,9 +239,8 @@ def _csv(path: Path) -> Iterator[Row]:
         for row in reader:
             if None in row:
                 raise ValueError(f"line {reader.line_num} has more cells than there are columns")
-            if None in row.values():
-                raise ValueError(f"line {reader.line_num} has fewer cells than there are columns")
-            yield row
+            if any(cell.strip() for cell in row.values()):
+                yield row
 
 
 def _parquet(path: Path) -> Iterator[Row]:

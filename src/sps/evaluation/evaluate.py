@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,14 @@ if TYPE_CHECKING:  # an endpoint and a regrade need no torch
     from sps.policy.load import Policy
 
 _WAITING = 2048  # samples that may wait for their verdict
-_FAILURES = 64  # of the judge, of two questions and more, and nothing else: it is at fault
+# A judge is at fault that has judged nothing, and failed so often: at every answer of so many
+# questions (of all, where there are fewer), and so often at each, the others being cut off.
+_FAILURES, _QUESTIONS, _EACH = 64, 8, 4
+_NOT_JUDGED = {
+    "verdict": "crashed",
+    "detail": "not judged: the judge had only failed",
+    "answer": "",
+}
 
 
 @dataclass
@@ -78,71 +85,127 @@ def evaluate(policy: Policy, engine: RolloutEngine, job: EvalJob) -> Scores:
     return count_scores(ids, job.sampling.n, rows, greedy, told)
 
 
+class JudgeFails(RunFailed):
+    """The judge has failed at every answer so far. What was drawn is stored; the next attempt has
+    it judged before it draws more."""
+
+    @property
+    def what(self) -> str:
+        """What has happened, without what to do."""
+        return super().__str__()
+
+    def __str__(self) -> str:
+        """Empty where another rank says it."""
+        return self.what and (
+            f"{self.what}. Mend the judge, which returns False for what it cannot read, or give it "
+            "more time where time was up (task.time_limit, --time-limit). What was drawn is kept, "
+            "and not drawn again"
+        )
+
+
 def collect(texts: TextEngine, job: EvalJob) -> list[dict[str, Any]]:
     """The judged samples of every problem: those stored, and the others, drawn now and stored."""
-    problems, store, ranks, n = job.problems, job.store, job.store.ranks, job.sampling.n
+    problems, ranks, n = job.problems, job.store.ranks, job.sampling.n
     wanted = {p.id for p in problems}
-    stored = ranks.broadcast(store.read)
+    stored = ranks.broadcast(lambda: _stored(job))
     rows = [r for r in stored if r["problem_id"] in wanted and r["sample"] < n]
-    solved = {r["problem_id"] for r in rows if r["verdict"] == "correct"}
     lacking = missing(problems, n, rows)
     mine = ranks.shard(list(lacking.items()))
     asks = [Ask(i, job.task.prompt(problems[i]), tuple(s)) for i, s in mine]
-    tally = _so_far(rows, sum(len(ask.samples) for ask in asks))
-    job.watch(tally)
-    fresh: list[dict[str, Any]] = []
-    failed: list[BaseException] = []  # of the verifier, which are no verdicts
-    waiting: list[tuple[dict[str, Any], Future[Verdict]]] = []
-    doubt = _Doubt(problems, rows, "choose another folder with --out")
+    doubt = _Doubt({problems[i].id: len(s) for i, s in mine}, len(lacking), rows)
+    judging = _Judging(job, _so_far(rows, sum(len(ask.samples) for ask in asks)), rows, doubt)
+    try:
+        for written in texts.write(asks, job.sampling) if lacking else ():
+            judging.take(written)
+            if doubt.certain:
+                break
+        judging.settle(at_most=0)
+    except RunFailed as error:
+        judging.failed.append(error)
+    finally:  # an endpoint that fails half way, too, leaves what it answered
+        judging.settle(at_most=0)
+        job.store.flush()
+    if failed := judging.failed:
+        raise RunFailed(f"{failed[0]}; what was judged before is stored, and not drawn again")
+    cut_short = any(ranks.gather([doubt.certain]))
+    doubt.share(ranks)
+    if doubt.certain:
+        judging.give_up()
+        raise doubt.error()
+    judging.settle(at_most=0)
+    job.store.flush()
+    rows += ranks.gather(judging.fresh)
+    return collect(texts, job) if cut_short else rows  # the judge works, on another rank
 
-    def settle(at_most: int) -> None:
-        """Store what is judged, and wait for the oldest while too many are not."""
+
+class _Judging:
+    """Samples on their way to their verdicts and into the store."""
+
+    def __init__(self, job: EvalJob, tally: Tally, rows: list[dict[str, Any]], doubt: _Doubt):
+        self.fresh: list[dict[str, Any]] = []
+        self.failed: list[BaseException] = []  # of the verifier, which are no verdicts
+        self._job, self._tally, self._doubt = job, tally, doubt
+        self._solved = {r["problem_id"] for r in rows if r["verdict"] == "correct"}
+        self._waiting: list[tuple[dict[str, Any], Future[Verdict]]] = []
+        job.watch(tally)
+
+    def take(self, written: Written) -> None:
+        """One more sample."""
+        problem = self._job.problems[written.index]
+        future = self._job.verifier.submit(problem, written.text, written.finished)
+        self._waiting.append((_row(problem, written), future))
+        self.settle(at_most=_WAITING)
+
+    def settle(self, at_most: int) -> None:
+        """Store what is judged, and wait for the oldest while too many are not; no longer where the
+        judge is at fault."""
+        waiting, tally = self._waiting, self._tally
         while waiting and (len(waiting) > at_most or waiting[0][1].done()):
+            if self._doubt.certain:
+                break
             row, future = waiting.pop(0)
             if (error := future.exception()) is not None:
-                failed.append(error)
+                self.failed.append(error)
                 continue
             row |= _judgement(future.result())
-            fresh.append(row)
-            for sure in doubt.passes(row):
-                store.append(sure)
+            self.fresh.append(row)
+            self._job.store.append(row)
+            self._doubt.see(row)
             tally.done += 1
             tally.tokens += row["length"] or 0
             if row["verdict"] == "correct":
                 tally.correct += 1
-                solved.add(row["problem_id"])
-                tally.solved = len(solved)
-        job.watch(tally)
+                self._solved.add(row["problem_id"])
+                tally.solved = len(self._solved)
+        self._job.watch(tally)
 
-    try:
-        for written in texts.write(asks, job.sampling) if lacking else ():
-            problem = problems[written.index]
-            future = job.verifier.submit(problem, written.text, written.finished)
-            waiting.append((_row(problem, written), future))
-            settle(at_most=_WAITING)
-        settle(at_most=0)
-    except _JudgeFails:
-        waiting.clear()
-        raise
-    except RunFailed as error:
-        failed.append(error)
-    finally:  # an endpoint that fails half way, too, leaves what it answered
-        settle(at_most=0)
-        for row in doubt.held:
-            store.append(row)
-        store.flush()
-    if failed:
-        raise RunFailed(f"{failed[0]}; what was judged before is stored, and not drawn again")
-    return rows + ranks.gather(fresh)
+    def give_up(self) -> None:
+        """Store what waits without a verdict, so that it is not drawn again."""
+        for row, _ in self._waiting:
+            self._job.store.append(row | _NOT_JUDGED)
+        self._job.store.flush()
+
+
+def _stored(job: EvalJob) -> list[dict[str, Any]]:
+    """What is stored. Where the judge has failed at all of it, it is asked again before."""
+    rows = job.store.read()
+    return regrade(job)[0] if is_doubtful(rows) else rows
+
+
+def is_doubtful(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the judge has done nothing but fail at these samples: it is to be asked again."""
+    return any(row["verdict"] in FAILED for row in rows) and not any(map(_is_judged, rows))
 
 
 def regrade(job: EvalJob) -> tuple[list[dict[str, Any]], int]:
     """Judge stored texts again, without drawing any; also how many verdicts changed."""
     known = {p.id: p for p in job.problems}
-    rows = job.store.read()
+    stored = job.store.read()
+    rows = [row for row in stored if row["problem_id"] in known]
     tally = Tally(len(rows))
     changed, solved = 0, set()
-    doubt = _Doubt(job.problems, [], "judge again")
+    asked = Counter(row["problem_id"] for row in rows)
+    doubt = _Doubt(asked, len(asked), [])
     futures = [
         job.verifier.submit(known[row["problem_id"]], row["text"], row["finished"]) for row in rows
     ]
@@ -150,60 +213,66 @@ def regrade(job: EvalJob) -> tuple[list[dict[str, Any]], int]:
         fresh = _judgement(future.result())
         changed += fresh["verdict"] != row["verdict"]
         row |= fresh
-        doubt.passes(row)
+        doubt.see(row)
+        if doubt.certain:
+            raise doubt.error()
         tally.done += 1
         if row["verdict"] == "correct":
             tally.correct += 1
             solved.add(row["problem_id"])
             tally.solved = len(solved)
         job.watch(tally)
-    job.store.replace(rows)
+    job.store.replace(stored)
     return rows, changed
 
 
-class _JudgeFails(RunFailed):
-    """The judge has failed at all answers so far."""
-
-
 class _Doubt:
-    """Holds failures of the judge back as long as it has done nothing else, and ends an evaluation
-    that has only these: its verdicts would say nothing of the model."""
+    """Whether the judge is at fault, and not the row of a question, or answers of one kind."""
 
     def __init__(
-        self, problems: Sequence[Problem], stored: Sequence[dict[str, Any]], then: str
+        self, asked: Mapping[str, int], questions: int, stored: Sequence[Mapping[str, Any]]
     ) -> None:
-        self.held: list[dict[str, Any]] = []
-        self._then = then  # what to do when the judge is mended
-        self._questions = min(2, len(problems))
-        self._gone = any(map(_is_judged, stored))
+        self._asked = asked  # how many answers are to come, by question
+        self._enough = min(_QUESTIONS, questions)
+        self._seen, self._failed = Counter[str](), Counter[str]()
+        self._judged = any(map(_is_judged, stored))
+        self._failures = self._questions = 0  # questions at whose answers it failed, at all
+        self._first = ""
 
-    def passes(self, row: dict[str, Any]) -> list[dict[str, Any]]:
-        """The rows that may be stored now that this one is known, too."""
-        self._gone |= _is_judged(row)
-        if not self._gone and row["verdict"] in FAILED:
-            self.held.append(row)
-            self._check()
-            return []
-        if not self._gone:
-            return [row]
-        sure, self.held = [*self.held, row], []
-        return sure
+    @property
+    def certain(self) -> bool:
+        """Whether nothing else explains what was seen."""
+        enough = self._failures >= _FAILURES and self._questions >= self._enough
+        return enough and not self._judged
 
-    def _check(self) -> None:
-        count, questions = len(self.held), {row["problem_id"] for row in self.held}
-        if count < _FAILURES or len(questions) < self._questions:
-            return
-        first, self.held = self.held[0], []
-        raise _JudgeFails(
-            f"the judge failed at all of the first {count} answers, so no more are judged, and "
-            f"these verdicts are not kept. The first, to {first['problem_id']!r}: "
-            f"{first['verdict']}: {first['detail'] or 'no detail'}. Mend the judge, which returns "
-            "False for what it cannot read, or give it more time where time was up "
-            f"(task.time_limit, --time-limit); then {self._then}"
+    def see(self, row: Mapping[str, Any]) -> None:
+        """Take one more verdict."""
+        name, kind = row["problem_id"], row["verdict"]
+        self._judged |= _is_judged(row)
+        self._seen[name] += 1
+        if kind in FAILED:
+            self._failures += 1
+            self._failed[name] += 1
+            self._first = self._first or f"{name!r}: {kind}: {row['detail'] or 'no detail'}"
+        whole = self._seen[name] == self._asked[name]
+        self._questions += whole and self._failed[name] >= min(_EACH, self._asked[name])
+
+    def share(self, ranks: Ranks) -> None:
+        """From here on every rank knows what all have seen."""
+        told = ranks.gather([(self._judged, self._failures, self._questions, self._first)])
+        judged, failures, questions, first = zip(*told, strict=True)
+        self._judged, self._first = any(judged), next(filter(None, first), "")
+        self._failures, self._questions = sum(failures), sum(questions)
+
+    def error(self) -> JudgeFails:
+        """What has happened."""
+        return JudgeFails(
+            f"the judge failed at all of the first {self._failures} answers that were not cut off, "
+            f"first at one to {self._first}"
         )
 
 
-def _is_judged(row: dict[str, Any]) -> bool:
+def _is_judged(row: Mapping[str, Any]) -> bool:
     return row["verdict"] not in (*FAILED, "truncated")
 
 

@@ -29,9 +29,13 @@ from sps.run.folder import (
     find_checkpoints,
     stop_path,
 )
-from sps.run.health import FAILING
 from sps.types import Metrics
 
+_MEND = (
+    "Mend the judge, or raise task.time_limit where time was up, and train in another folder "
+    "(--out), from this checkpoint if the run has learnt something before (model.path); --resume "
+    "tries the same judge again"
+)
 _DIVERGED = (
     "Start a new run from it (model.path) with a lower rl.lr or irl.lr; --resume tries the same "
     "again"
@@ -43,8 +47,9 @@ def after_step(run: Run, step: int) -> None:
     run.done, run.cursor = step, run.sampler.cursor
     if run.health.worst:
         _check_up(run)
-    if run.health.failing >= FAILING and step > run.start:  # resumed: it may go better now
-        _judge_failed(run)
+    if run.health.judge_is_at_fault and step > run.start:  # resumed: it may go better now
+        why = f"the judge has failed at every answer of {run.health.failing} steps in a row"
+        judge_failed(run, why, f"Its first failure in the last step: {run.judge_failed}")
     if run.schedule.evaluates(step, run.settled) and step not in run.scores:
         validate(run, step)
     if run.schedule.saves(step, run.settled):
@@ -114,17 +119,10 @@ def _check_up(run: Run) -> None:
     _give_up(run, f"{skipped} updates in a row were skipped: {why}")
 
 
-def _judge_failed(run: Run) -> NoReturn:
-    """Every answer has counted as wrong for some steps: what follows would be worth nothing."""
+def judge_failed(run: Run, why: str, first: str = "") -> NoReturn:
+    """Every answer has counted as wrong for some time: what follows would be worth nothing."""
     _keep(run)
-    why = f"the judge has failed at every answer of {run.health.failing} steps in a row"
-    how = (
-        f"Its first failure in the last step: {run.judge_failed}. Mend the judge, or raise "
-        "task.time_limit where time was up, and train in another folder (--out), from this "
-        "checkpoint if the run has learnt something before (model.path); --resume tries the same "
-        "judge again"
-    )
-    _give_up(run, why, how)
+    _give_up(run, why, f"{first}. {_MEND}" if first else _MEND)
 
 
 def explain(run: Run, error: Exception) -> NoReturn:

@@ -12,7 +12,9 @@ from typing import Any
 
 from sps.types import FAILED
 
-FAILING = 3  # steps in a row at whose answers the judge failed, all of them, that end a run
+# A judge is at fault that failed at every answer of so many draws in a row which was not cut off:
+# at most of all answers, or so often.
+_DRAWS, _FAILURES = 3, 48
 _RIGHTLESS = 50  # steps without a right answer that are warned of; fewer where a phase has fewer
 _SKIPPED = (
     "the update was skipped: its loss, gradient or log-probabilities are not finite (NaN or "
@@ -25,10 +27,13 @@ class Health:
     """Skipped updates, a judge that only fails, steps without a right answer, and an entropy that
     blows up."""
 
-    def __init__(self, phase: int) -> None:
+    def __init__(self, phase: int, answers: int = 1, draw: int = 1) -> None:
+        """`answers` are those of a step, `draw` the steps that learn from one draw."""
         self.skipped = 0  # updates in a row
         self.worst = 0  # the most of them since the run was last looked at
         self.failing = 0  # steps in a row in which the judge failed at every answer
+        self._failures = 0.0  # in these steps
+        self._answers, self._draw = answers, draw
         self._rightless = 0  # steps in a row
         self._limit = max(1, min(_RIGHTLESS, phase))
         self._entropy: float | None = None  # of the first step that has one
@@ -47,9 +52,22 @@ class Health:
             self.skipped = 0
         said = [_SKIPPED] if (before, self.skipped) == (0, 1) else []
         if kind == "rl":
-            self.failing = self.failing + 1 if _only_failed(record) else 0
+            self._judge(record)
             said += filter(None, (self._no_right(record), self._blown_up(record)))
         return said
+
+    @property
+    def judge_is_at_fault(self) -> bool:
+        """Whether it failed at every answer, often enough."""
+        most = self._failures > self.failing * self._answers / 2
+        often = most or self._failures >= _FAILURES
+        return often and self.failing >= _DRAWS * self._draw  # a draw has no more steps than this
+
+    def _judge(self, record: Mapping[str, Any]) -> None:
+        share = sum(record.get(f"verdict/{kind}", 0.0) for kind in FAILED)
+        only = _only_failed(record)
+        self.failing = self.failing + 1 if only else 0
+        self._failures = self._failures + share * self._answers if only else 0.0
 
     def _no_right(self, record: Mapping[str, Any]) -> str:
         self._rightless = 0 if record["reward"] else self._rightless + 1

@@ -102,12 +102,13 @@ def _labelled(problem: Problem, where: str) -> Problem:
     question = _with_options(problem, texts, where)
     known = options(question)
     labels = "".join(known)
-    if own:
-        place = _place(problem, texts, own, where)
-        if question != problem.question:
-            return replace(problem, question=question, answer=labels[place])
-        problem = replace(problem, answer=(own if own == [*known] else texts)[place])
-    gold = problem.answer.strip(" ().:").upper()
+    gold = _plain(problem.answer)
+    if own and question != problem.question:
+        return replace(
+            problem, question=question, answer=labels[_place(problem, texts, own, where)]
+        )
+    if own and not (gold in known and not _named(problem, texts, own)):
+        return replace(problem, answer=_shown(problem, texts, own, known, where))
     number = problem.meta.get("answer")  # an integer; see sps.data.load
     if question != problem.question and type(number) is int and str(number) == gold:
         if number not in range(len(labels)):
@@ -129,33 +130,67 @@ def _labelled(problem: Problem, where: str) -> Problem:
     return replace(problem, question=question, answer=gold)
 
 
+def _plain(label: object) -> str:
+    return str(label).strip(" ().:").upper()
+
+
 def _given(problem: Problem, where: str) -> tuple[list[str], list[str]]:
-    """The options that a row has beside its question, and the labels that it gives them itself."""
+    """The options that a row has beside its question, and the labels that it gives them itself.
+    Where no label can be told from them, those that the question has are all there are."""
     values = (problem.meta.get(key) for key in OPTIONS)
     found = next((v for v in values if v and isinstance(v, list | dict)), [])
     if isinstance(found, list):
         return found, []
-    labels = [str(label).strip(" ().:").upper() for label in found["label"]]
-    if len(labels) != len(found["text"]) or len({*labels}) < len(labels):
-        raise UserError(
-            f"{where}: question {problem.id} has {len(found['text'])} options and the labels "
-            f"{', '.join(labels) or 'of none'}; give each option a label of its own"
-        )
-    return found["text"], labels
+    texts, labels = found["text"], [_plain(label) for label in found["label"]]
+    if texts and len(labels) == len(texts) == len({*labels}):
+        return texts, labels
+    if options(problem.question):
+        return [], []
+    raise UserError(
+        f"{where}: question {problem.id} has {len(texts)} options and the labels "
+        f"{', '.join(labels) or 'of none'}; give each option a label of its own"
+    )
+
+
+def _named(problem: Problem, texts: list[str], own: list[str]) -> list[str]:
+    """Which of these labels the answer is, or those whose option says it; an integer says none."""
+    gold = _plain(problem.answer)
+    if gold in own:
+        return [gold]
+    counts = type(problem.meta.get("answer")) is int
+    return [] if counts else _saying(problem.answer, dict(zip(own, texts, strict=True)))
 
 
 def _place(problem: Problem, texts: list[str], own: list[str], where: str) -> int:
-    """Which option is right, where these have labels of their own; no integer counts them then."""
-    gold = problem.answer.strip(" ().:").upper()
-    counts = type(problem.meta.get("answer")) is int
-    same = [] if counts else _saying(problem.answer, dict(zip(own, texts, strict=True)))
-    right = [gold] if gold in own else same
+    """Which option is right, where these have labels of their own."""
+    right = _named(problem, texts, own)
     if len(right) != 1:
         raise UserError(
             f"{where}: the answer {problem.answer!r} is none of the labels {', '.join(own)} of "
             f"question {problem.id}; give one of them, or what its option says"
         )
     return own.index(right[0])
+
+
+def _shown(
+    problem: Problem, texts: list[str], own: list[str], known: dict[str, str], where: str
+) -> str:
+    """The label in the question of the option that is right by the row's own labels."""
+    place, gold = _place(problem, texts, own, where), _plain(problem.answer)
+    whole, shown = [_essence(text) for text in texts], [_essence(text) for text in known.values()]
+    pairs = [*zip(known, shown, strict=True)]
+    same = [label for label, text in pairs if text == whole[place]]
+    read = same or [label for label, text in pairs if whole[place].startswith(text)]
+    if texts == [*known] or all(map(str.startswith, whole, shown)):  # in the same order
+        read = [pairs[place][0]]
+    if len(read) == 1 and (gold == read[0] or gold not in known):
+        return read[0]
+    other = f", and {gold} by its own labels" if gold in known else ""
+    raise UserError(
+        f"{where}: by the labels under {' or '.join(OPTIONS)} the answer {problem.answer!r} of "
+        f"question {problem.id} is {' or '.join(read) or 'none'} of the options in the question"
+        f"{other}; give what the right option says, or one list alone"
+    )
 
 
 def _with_options(problem: Problem, given: list[str], where: str) -> str:

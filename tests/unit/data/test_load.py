@@ -211,6 +211,22 @@ def test_pipes_and_devices_are_not_read(tmp_path):
             load_problems(str(tmp_path / name))
 
 
+def test_a_csv_line_may_end_before_columns_that_are_not_needed(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("id,problem,answer,notes\na,1+1?,2\nb,2+2?,4,easy\n  \n , ,\t,\n\n")
+    one, two = load_problems(str(path))
+    assert (one.id, one.answer, one.meta["notes"]) == ("a", "2", "")
+    assert (two.id, two.answer, two.meta["notes"]) == ("b", "4", "easy")
+    for whole in (False, True):  # also of a task of one's own
+        for lines, lacking in (("a,1+1?", "answer"), ("a", "question")):
+            path.write_text(f"id,problem,answer,notes\nb,2+2?,4,easy\n{lines}\n")
+            with pytest.raises(UserError, match=rf"a\.csv: row 2 has no {lacking}; mend or remove"):
+                load_problems(str(path), whole=whole)
+    path.write_text("problem,answer,id\n2+2?,4,b\n1+1?,2\n")
+    with pytest.raises(UserError, match="row 2 has no id; mend or remove"):
+        load_problems(str(path))
+
+
 def test_csv_cells_have_a_column_each(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("problem,answer\n1+1?,2\n1,5+1?,3\n")
@@ -272,15 +288,22 @@ def test_a_cell_of_a_table_that_is_empty_is_no_answer_of_any_type(tmp_path):
         (
             "rows.csv",
             "problem,answer\nZähl,1\n".encode("latin-1"),
-            r"no UTF-8 \(byte 16\); save it",
+            r"no UTF-8 \(line 2, byte 16\); save it",
         ),
         (
             "rows.csv",
             "problem,answer\nx,1\n".encode("utf-16"),
-            r"no UTF-8 \(byte 0\); save it as UTF-8",
+            r"no UTF-8 \(line 1, byte 0\); save it as UTF-8",
         ),
-        ("rows.csv", b"problem,answer\nx,1\ny\n", "line 3 has fewer cells than there are columns"),
-        ("rows.jsonl", '{"problem": "ä"}'.encode("latin-1"), "no UTF-8"),
+        # Far into a file, where it is read in many pieces; of a row of 12 bytes the fifth.
+        (
+            "rows.csv",
+            b"a,b\n" + b"1234,678901\n" * 9999 + b"1234\xe4 ",
+            r"line 10001, byte 119996\)",
+        ),
+        ("rows.jsonl", b'{"a": "\xc3\xa4"}\n' * 9999 + b"\xe4 ", r"line 10000, byte 119988\)"),
+        ("rows.json", b'[{"a": "\xc3\xa4"},\n{"a": "\xe4"}]', r"line 2, byte 21\)"),
+        ("rows.jsonl", b'{"a": 1}\n\xc3', r"no UTF-8 \(its end\)"),
     ],
 )
 def test_a_file_of_another_form_is_told_with_what_to_do(name, content, message, tmp_path):

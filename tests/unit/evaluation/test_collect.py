@@ -1,17 +1,19 @@
 """Collecting samples: what is stored is not drawn again, and what is drawn is stored."""
 
 import operator
-from concurrent.futures import Future
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from sps.errors import RunFailed
-from sps.evaluation.evaluate import EvalJob, Tally, collect, regrade
+from sps.evaluation.evaluate import EvalJob, JudgeFails, Tally, collect, regrade
 from sps.evaluation.progress import PlainProgress, describe
 from sps.evaluation.scores import count_scores
 from sps.evaluation.tables import latex, markdown, question_table, results, shown_ks
+from sps.ranks import Ranks
 from sps.rollout.texts import Written
 from sps.store.evals import EvalStore
 from sps.tasks.math.task import Mathematics
@@ -292,97 +294,200 @@ def test_pass_at_k_of_a_collection_equals_enumeration(tmp_path):
 
 
 class TimesOut(InlineVerifier):
-    """A judge that has time for the answers of these numbers alone."""
+    """A judge that has no time for any answer, or but for some: `fails` is asked with how many it
+    was asked, and with the problem."""
 
-    def __init__(self, works=()):
+    def __init__(self, fails=lambda asked, problem: True):
         super().__init__(TASK.judge)
-        self.asked, self.works = 0, works
+        self.asked, self.fails = 0, fails
 
     def submit(self, problem, text, finished):
         self.asked += 1
-        if self.asked in self.works:
+        if not self.fails(self.asked, problem):
             return super().submit(problem, text, finished)
         done = Future()
         done.set_result(Verdict("timeout", 0.0, f"answer {self.asked}: time is up"))
         return done
 
 
-MANY = replace(SAMPLING, n=32)
+TEN = [Problem(f"b/{i}", f"{i}+{i}?", str(2 * i)) for i in range(10)]
+MANY = replace(SAMPLING, n=16)
 
 
-def test_a_judge_that_fails_at_the_first_64_answers_ends_the_evaluation(tmp_path):
-    """4 questions of 32 samples: 64 are drawn, and all are drawn again once it is mended."""
-    oracle = Oracle()
-    with pytest.raises(RunFailed, match="failed at all of the first 64 answers") as said:
-        collect(oracle, job(tmp_path, sampling=MANY, verifier=TimesOut()))
-    assert "'b/0': timeout: answer 1: time is up" in str(said.value)
-    assert "task.time_limit, --time-limit); then choose another folder" in str(said.value)
-    assert len(oracle.drawn) == 64
-    assert EvalStore(tmp_path).read() == []
-    assert len(collect(Oracle(), job(tmp_path, sampling=MANY))) == 128
+def ten(folder, **changes):
+    return job(folder, **{"problems": TEN, "sampling": MANY, **changes})
 
 
-@pytest.mark.parametrize("works", [(1,), (64,)])
-def test_one_verdict_of_its_own_is_enough(tmp_path, works):
-    rows = collect(Oracle(), job(tmp_path, sampling=MANY, verifier=TimesOut(works)))
-    kinds = [row["verdict"] for row in sorted(rows, key=lambda r: (r["problem_id"], r["sample"]))]
-    assert (len(kinds), kinds.count("timeout")) == (128, 127)
-    assert kinds[works[0] - 1] == "wrong"
-    assert len(EvalStore(tmp_path).read()) == 128
+def test_a_judge_that_fails_at_eight_whole_questions_ends_the_evaluation(tmp_path):
+    """Of 10 questions of 16 samples 8 are drawn, and none again once the judge is mended."""
+    oracle, again = Oracle(), Oracle()
+    with pytest.raises(JudgeFails, match="failed at all of the first 128 answers") as said:
+        collect(oracle, ten(tmp_path, verifier=TimesOut()))
+    assert "first at one to 'b/0': timeout: answer 1: time is up" in str(said.value)
+    assert oracle.drawn == [(i, s) for i in range(8) for s in range(16)]
+    assert [row["verdict"] for row in EvalStore(tmp_path).read()] == ["timeout"] * 128
+    with pytest.raises(JudgeFails, match="all of the first 128 answers"):
+        collect(again, ten(tmp_path, verifier=TimesOut()))
+    assert not again.drawn
+    rows = collect(again, ten(tmp_path))
+    assert again.drawn == [(i, s) for i in range(8, 10) for s in range(16)]
+    assert len(rows) == len(EvalStore(tmp_path).read()) == 160
+    assert {row["verdict"] for row in rows} == {"correct", "wrong"}
+
+
+def test_a_question_that_is_at_fault_and_a_few_failures_beside_it_are_no_doubt(tmp_path):
+    """All of the first seven and all but one of the eighth time out, which is then judged."""
+    for name, last in (("one", 1), ("seven", 7)):
+        fails = TimesOut(lambda asked, problem, n=16 * last + 15: asked <= n)
+        rows = collect(Oracle(), ten(tmp_path / name, verifier=fails))
+        kinds = [row["verdict"] for row in rows]
+        assert (len(kinds), kinds.count("timeout")) == (160, 16 * last + 15)
+        assert len(EvalStore(tmp_path / name).read()) == 160
     # What is stored says that it works, too.
-    more = replace(SAMPLING, n=64)
-    assert len(collect(Oracle(), job(tmp_path, sampling=more, verifier=TimesOut()))) == 256
+    more = ten(tmp_path / "one", sampling=replace(MANY, n=32), verifier=TimesOut())
+    assert len(collect(Oracle(), more)) == 320
 
 
-def test_one_question_alone_is_not_enough_where_there_are_more(tmp_path):
-    """It may be its row that is at fault: 65 samples of the first question, then the second."""
-    oracle, more = Oracle(), replace(SAMPLING, n=65)
-    with pytest.raises(RunFailed, match="first 66 answers"):
-        collect(oracle, job(tmp_path, sampling=more, verifier=TimesOut()))
-    assert len(oracle.drawn) == 66
-    alone = job(tmp_path, problems=PROBLEMS[:1], sampling=more, verifier=TimesOut())
-    with pytest.raises(RunFailed, match="first 64 answers"):
-        collect(Oracle(), alone)
+class ShortestFirst(Oracle):
+    """The first half of the samples of all questions, and then the other half."""
+
+    def write(self, asks, sampling):
+        halves = (slice(0, sampling.n // 2), slice(sampling.n // 2, None))
+        for half in halves:
+            yield from super().write([replace(a, samples=a.samples[half]) for a in asks], sampling)
 
 
-def test_few_failures_are_stored_and_answers_that_are_cut_off_say_nothing(tmp_path):
-    few = job(tmp_path / "few", verifier=TimesOut())
-    assert len(collect(Oracle(), few)) == len(few.store.read()) == 16
-    verifier = TimesOut()
-    verifier.judge = lambda problem, text, finished: Verdict("truncated", 0.0)
-    verifier.works = range(10, 20)
-    with pytest.raises(RunFailed, match="first 64 answers"):
-        collect(Oracle(), job(tmp_path / "cut", sampling=MANY, verifier=verifier))
-    assert verifier.asked == 74
-    kept = EvalStore(tmp_path / "cut").read()
-    assert {row["verdict"] for row in kept} == {"truncated"}
-    assert len(kept) == 10
+def test_answers_that_come_first_are_not_all_answers(tmp_path):
+    """A judge that fails at the shortest answers alone, 80 of 10 questions: they come first."""
+    shortest = TimesOut(lambda asked, problem: asked <= 80)
+    rows = collect(ShortestFirst(), ten(tmp_path, verifier=shortest))
+    assert [row["verdict"] for row in rows].count("timeout") == 80
+
+
+def test_of_fewer_questions_it_must_fail_at_all(tmp_path):
+    n64 = replace(SAMPLING, n=64)
+    with pytest.raises(JudgeFails, match="first 256 answers"):  # 4 questions
+        collect(Oracle(), job(tmp_path / "a", sampling=n64, verifier=TimesOut()))
+    of_three = TimesOut(lambda asked, problem: problem.id != "b/3")
+    assert len(collect(Oracle(), job(tmp_path / "b", sampling=n64, verifier=of_three))) == 256
+    # Samples of one alone, 9 of 64 questions: 64 failures are needed still.
+    many = [Problem(f"b/{i}", f"{i}?", "0") for i in range(64)]
+    one = replace(SAMPLING, n=1)
+    with pytest.raises(JudgeFails, match="first 64 answers"):
+        collect(Oracle(), job(tmp_path / "c", problems=many, sampling=one, verifier=TimesOut()))
+    few = job(tmp_path / "d", problems=many[:63], sampling=one, verifier=TimesOut())
+    assert len(collect(Oracle(), few)) == 63
+
+
+def test_answers_that_are_cut_off_say_nothing(tmp_path):
+    """Of each question 13 are cut off and 3 time out, which is too few of one; with 4 it is not."""
+
+    def collected(name, cut):
+        verifier = TimesOut(lambda asked, problem: asked % 16 >= cut)
+        verifier.judge = lambda problem, text, finished: Verdict("truncated", 0.0)
+        many = [Problem(f"b/{i}", f"{i}?", "0") for i in range(40)]
+        rows = collect(Oracle(), ten(tmp_path / name, problems=many, verifier=verifier))
+        return [row["verdict"] for row in rows].count("timeout")
+
+    assert collected("three", 13) == 40 * 3
+    with pytest.raises(JudgeFails, match="all of the first 64 answers that were not cut off"):
+        collected("four", 12)
+    assert len(EvalStore(tmp_path / "four").read()) == 15 * 16 + 15  # 4 x 16 are 64
 
 
 def test_a_regrade_by_a_judge_that_only_fails_keeps_the_verdicts_of_before(tmp_path):
-    before = collect(Oracle(), job(tmp_path, sampling=MANY))
-    with pytest.raises(RunFailed, match=r"all of the first 64 answers.* then judge again"):
-        regrade(job(tmp_path, sampling=MANY, verifier=TimesOut()))
+    before = collect(Oracle(), ten(tmp_path))
+    with pytest.raises(JudgeFails, match="all of the first 128 answers"):
+        regrade(ten(tmp_path, verifier=TimesOut()))
     kinds = [row["verdict"] for row in EvalStore(tmp_path).read()]
     assert sorted(kinds) == sorted(row["verdict"] for row in before)
+    one = TimesOut(lambda asked, problem: asked <= 17)
+    assert regrade(ten(tmp_path, verifier=one))[1] == 17
 
 
-def test_nobody_waits_for_answers_after_the_last_that_was_needed(tmp_path):
+def test_answers_that_wait_when_the_judge_is_given_up_are_not_waited_for_and_not_lost(tmp_path):
     class Pending(Future):
         def exception(self, timeout=None):
             raise AssertionError("it was waited for")
 
     class Late(TimesOut):
-        """The first 64 are judged when 100 have been asked for, the others never."""
+        """The first 128 are judged when 150 have been asked for, the others never."""
 
         def submit(self, problem, text, finished):
             done = super().submit(problem, text, finished)
-            first.append(done if len(first) < 64 else Pending())
+            first.append(done if len(first) < 128 else Pending())
             if self.asked == 1:
-                first[0].done = lambda: self.asked == 100
+                first[0].done = lambda: self.asked == 150
             return first[-1]
 
-    first, oracle = [], Oracle()
-    with pytest.raises(RunFailed, match="first 64 answers"):
-        collect(oracle, job(tmp_path, sampling=MANY, verifier=Late()))
-    assert len(oracle.drawn) == 100
+    first, oracle, again = [], Oracle(), Oracle()
+    with pytest.raises(JudgeFails, match="first 128 answers"):
+        collect(oracle, ten(tmp_path, verifier=Late()))
+    assert len(oracle.drawn) == len(EvalStore(tmp_path).read()) == 150
+    rows = collect(again, ten(tmp_path))
+    assert len(again.drawn) == 10
+    assert {row["verdict"] for row in rows} == {"correct", "wrong"}
+
+
+class Together(Ranks):
+    """Ranks that are threads of this process."""
+
+    def __init__(self, rank, size, told, barrier):
+        self.rank, self.size, self.told, self.barrier = rank, size, told, barrier
+
+    def gather(self, items):
+        self.told[self.rank] = list(items)
+        self.barrier.wait()
+        found = [item for part in self.told for item in part]
+        self.barrier.wait()
+        return found
+
+    def broadcast(self, make):
+        made = []
+        if self.main:
+            try:
+                made = [(make(), None)]
+            except RunFailed as error:
+                made = [(None, error)]
+        value, error = self.gather(made)[0]
+        if error is not None:
+            raise error
+        return value
+
+
+def of_ranks(folder, verifiers, problems=20):
+    """What each of two ranks collects, or how it fails; and what each has drawn."""
+    told, barrier = [[], []], threading.Barrier(2, timeout=20)
+    oracles = [Oracle(), Oracle()]
+    many = [Problem(f"b/{i}", f"{i}?", "0") for i in range(problems)]
+
+    def one(rank):
+        store = EvalStore(folder, Together(rank, 2, told, barrier))
+        this = ten(folder, problems=many, verifier=verifiers[rank])
+        try:
+            return collect(oracles[rank], replace(this, store=store))
+        except RunFailed as error:
+            return error
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(one, range(2))), [len(oracle.drawn) for oracle in oracles]
+
+
+def test_one_rank_whose_judge_fails_goes_on_where_that_of_another_works(tmp_path):
+    """Rank 0 has 10 of 20 questions and stops after 8: the last two are then shared."""
+    found, drawn = of_ranks(tmp_path, [TimesOut(), InlineVerifier(TASK.judge)])
+    kinds = [[row["verdict"] for row in rows] for rows in found]
+    assert [len(own) for own in kinds] == [320, 320]
+    assert kinds[0].count("timeout") == kinds[1].count("timeout") == 9 * 16
+    assert drawn == [9 * 16, 11 * 16]
+
+
+def test_ranks_whose_judges_all_fail_end_together(tmp_path):
+    found, drawn = of_ranks(tmp_path, [TimesOut(), TimesOut()])
+    assert [str(error) for error in found] == [str(found[0])] * 2
+    assert "failed at all of the first 256 answers" in str(found[0])
+    assert drawn == [128, 128]
+    # 4 questions each are 8 of all: too few for one rank alone, enough for both.
+    found, drawn = of_ranks(tmp_path / "few", [TimesOut(), TimesOut()], problems=8)
+    assert "failed at all of the first 128 answers" in str(found[1])
+    assert drawn == [64, 64]

@@ -5,11 +5,13 @@ import json
 import pytest
 
 from sps.commands import evaluate as command
-from sps.commands.evaluate import EvalSettings, Machinery, run_eval
-from sps.errors import UserError
+from sps.commands.eval_options import EvalSettings, Machinery
+from sps.commands.evaluate import run_eval
+from sps.errors import RunFailed, UserError
 from sps.evaluation.compare import compare
 from sps.rollout.texts import Written
 from sps.store.evals import EvalStore
+from sps.verify import InlineVerifier
 
 
 class Fake:
@@ -160,6 +162,32 @@ def test_another_gguf_file_of_the_folder_is_another_model(monkeypatch, tmp_path,
     message = r"another gguf \(good-Q8\.gguf, now bad-Q2\.gguf\); choose another folder with --out"
     with pytest.raises(UserError, match=message):
         run(monkeypatch, tmp_path / "e", data, set={"gguf": "bad-Q2.gguf"})
+
+
+def test_a_judge_that_only_fails_ends_it_and_what_was_drawn_is_judged_by_the_next(
+    monkeypatch, tmp_path, data
+):
+    """6 questions of 16 samples, all of which a broken judge crashes at."""
+
+    class Broken(InlineVerifier):
+        def __init__(self, task):
+            super().__init__(lambda problem, text, finished: 1 / 0)
+
+    fake = Fake()
+    many = {"set": {"n": 16}, "fake": fake}
+    monkeypatch.setattr(command, "open_verifier", Broken)
+    for more in ({}, {}, {"regrade_only": True}):
+        with pytest.raises(RunFailed, match="failed at all of the first 96 answers") as said:
+            run(monkeypatch, tmp_path / "e", data, **many, **more)
+        assert "first at one to 'aime24/q0': crashed: ZeroDivisionError" in str(said.value)
+        assert "Mend the judge, which returns False" in str(said.value)
+        assert "What was drawn is kept, and not drawn again: the same command" in str(said.value)
+    assert fake.drawn == 96
+    assert not (tmp_path / "e" / "results.json").exists()
+    monkeypatch.undo()
+    found, _, _ = run(monkeypatch, tmp_path / "e", data, **many, regrade_only=True)
+    assert fake.drawn == 96
+    assert found["benchmarks"]["aime24"]["avg"][0] == pytest.approx(0.5)
 
 
 def test_a_run_that_has_gone_on_is_another_model(monkeypatch, tmp_path, data):

@@ -9,7 +9,8 @@ from sps.api import evaluate
 from sps.cli import main
 from sps.commands import evaluate as command
 from sps.commands.began import TaskNow
-from sps.commands.evaluate import make_options, run_eval
+from sps.commands.eval_options import make_options
+from sps.commands.evaluate import run_eval
 from sps.config.load import dump_recipe, load_recipe, parse_recipe
 from sps.errors import UserError
 from sps.lifecycle.resume import keep_data
@@ -152,10 +153,13 @@ def test_its_own_test_problems_get_the_samples_of_the_recipe(run, monkeypatch, c
     found, fake = evaluated(monkeypatch, "run", n=None)
     assert (fake.sampling.n, fake.sampling.seed, found["test"]["n"]) == (3, 8, 3)
     assert ", n 3, " in " ".join(capsys.readouterr().out.split())
+    assert make_options("run", {}, " test")[0].n == 3  # by their name
+    assert ", n 3, " in " ".join(capsys.readouterr().out.split())
     given = make_options("run", {"n": 5, "seed": 0})[0]
     assert (given.n, given.seed) == (5, 0)  # what is given wins
     assert make_options("run", {}, "countdown")[0].n == 16
     assert make_options("run", {}, "countdown")[0].seed == 8
+    assert make_options("run", {}, "test,countdown")[0].n == 16
     assert make_options("base", {})[0].seed == 0
     assert ", n " not in capsys.readouterr().out
     assert make_options("base", {})[0].n == 16

@@ -10,7 +10,8 @@ import torch
 
 from sps import cli
 from sps.commands import evaluate as command
-from sps.commands.evaluate import EvalSettings, Machinery, make_part, make_texts
+from sps.commands.eval_options import EvalSettings, Machinery
+from sps.commands.evaluate import make_part, make_texts
 from sps.errors import UserError
 from sps.evaluation.claim import held, keep, slug
 from sps.ranks import ALONE

@@ -201,6 +201,21 @@ def test_options_with_labels_of_their_own_are_read_as_arc_has_them(row, label, t
         ("?\n1) sun\n2) air\n3) 3", of_arc("123", "2"), "2"),
         ("?\nA) sun\nB) sun\nC) 3", of_arc("ABC", "B", ("sun", "sun", "3")), "B"),
         ("?\nA) sun\nB) 3\nC) air", of_arc("123", "2"), "C"),  # another order, and other labels
+        # By what an option says, not by a label that looks like it: the label 3 says 2.
+        ("?\n1) 3\n2) 1\n3) 2", of_arc("ABC", "A", ("3", "1", "2")), "1"),
+        ("?\n1) 2\n2) 3\n3) 1", of_arc("ABC", "A", ("3", "1", "2")), "2"),
+        ("?\nA) sun\nB) 3\nC) air", of_arc("ABC", "A"), "A"),  # both say so
+        ("?\nA) sun\nB) 3\nC) air", of_arc("ABC", "air"), "C"),
+        ("?\nA) sun\nB) 12\nC) 1", of_arc("123", "3", ("sun", "1", "12")), "B"),
+        # A label that the question alone has is the question's.
+        ("?\nA) sun\nB) air\nC) 3", of_arc("123", "B"), "B"),
+        ("?\nA) sun\nB) 3\nC) air", of_arc("123", "B"), "B"),
+        ("?\n1) sun\n2) air\n3) 3", of_arc("ABC", None, answer=2), "2"),
+        # Labels that cannot be read are not needed.
+        ("?\nA) sun\nB) air\nC) 3", of_arc("AAB", "B"), "B"),
+        ("?\nA) sun\nB) air\nC) 3", of_arc("", "B"), "B"),
+        ("?\nA) sun\nB) air", of_arc("AAB", "B", ("x", "y", "z")), "B"),
+        ("?\nA) sun\nB) air", of_arc("", "air", ()), "B"),
     ],
 )
 def test_labels_of_options_that_a_question_shows_are_the_ones_it_shows(shown, row, label, tmp_path):
@@ -223,6 +238,37 @@ def test_labels_of_options_that_a_question_shows_are_the_ones_it_shows(shown, ro
 def test_labels_that_name_no_option_are_refused(row, message, tmp_path):
     with pytest.raises(UserError, match=rf"task\.data: rows\.jsonl: row 1: .*{message}"):
         read(tmp_path, row)
+
+
+@pytest.mark.parametrize(
+    ("shown", "row", "means"),
+    [
+        (
+            "?\nA) air\nB) sun\nC) 3",
+            of_arc("ABC", "A"),
+            "B of the options in the question, and A by",
+        ),
+        (
+            "?\n1) sun\n2) air\n3) 3",
+            of_arc("234", "2"),
+            "1 of the options in the question, and 2 by",
+        ),
+        (
+            "?\n1) 3\n2) 1\n3) 2",
+            of_arc("ABC", "3", ("3", "1", "2")),
+            "1 of .*, and 3 by its own labels",
+        ),
+        (
+            "?\nA) 3\nB) sun\nC) sun",
+            of_arc("123", "1", ("sun", "sun", "3")),
+            "B or C of the options in the question;",
+        ),
+    ],
+)
+def test_an_answer_that_means_two_options_is_refused(shown, row, means, tmp_path):
+    says = f"the answer '.' of question rows-000000 is {means}"
+    with pytest.raises(UserError, match=f"row 1: by the labels under .* {says}"):
+        read(tmp_path, row | {"question": shown})
 
 
 @pytest.mark.parametrize(
