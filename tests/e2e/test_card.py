@@ -260,7 +260,7 @@ def test_a_test_set_of_benchmarks_has_a_row_for_each(finished, tmp_path):
     (tmp_path / "evals" / "test.json").write_text(json.dumps(summary))
     from dataclasses import replace
 
-    text = card(replace(this, recipe=maths(), folder=tmp_path), 4, selected=True)
+    text = card(replace(this, recipe=maths(), folder=tmp_path), 4, share=0.0)
     table = rows(text)
     # By hand: one of two questions always right is 50 %, the one of gsm8k is always right.
     assert table["aime24"][0] == "2 x 2"

@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -153,7 +154,8 @@ def test_its_own_test_problems_get_the_samples_of_the_recipe(run, monkeypatch, c
     found, fake = evaluated(monkeypatch, "run", n=None)
     assert (fake.sampling.n, fake.sampling.seed, found["test"]["n"]) == (3, 8, 3)
     assert ", n 3, " in " ".join(capsys.readouterr().out.split())
-    assert make_options("run", {}, " test")[0].n == 3  # by their name
+    by_name = make_options("run", {}, " test", out=Path("new"))[0]
+    assert by_name.n == 3
     assert ", n 3, " in " ".join(capsys.readouterr().out.split())
     given = make_options("run", {"n": 5, "seed": 0})[0]
     assert (given.n, given.seed) == (5, 0)  # what is given wins
