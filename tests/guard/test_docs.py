@@ -289,6 +289,23 @@ def test_a_table_of_a_bed_by_hand(right, shown, gap, tmp_path):
     assert (worse[4:6], better[6], worse[0]) == (["", ""], "10 |", "| `worse`")
 
 
+def test_a_share_is_chosen_on_one_half_and_scored_on_the_other_by_hand(tmp_path):
+    from bench.bed_tables import kept
+
+    # 4 problems x 2 samples, after 10 steps; a mix with 0.1 of the base is at step 9.
+    trained, tenth, base = [2, 0, 0, 0], [2, 1, 0, 0], [1, 1, 0, 0]
+    right = {"0": base, "1": base, "3": base, "5": base, "7": base, "9": tenth, "10": trained}
+    line = {"bed": "x", "method": "a_mixed", "seed": 0, "ended": True, "n": 2, "right": right}
+    (tmp_path / "bed_x.jsonl").write_text(json.dumps(line) + "\n")
+    # The first and third problem keep what the base solves of them without a mix, of the others
+    # nothing is right then; the second and fourth ask for a tenth, and half of the others is right.
+    assert kept(tmp_path, {"x": "X"}, {"a_mixed": "A", "b_mixed": "B"})[2:] == [
+        "| base | 25.0 / 50.0 |",
+        "| A | 25.0 / 25.0, share 0.05 (1) |",
+        "| B |  |",
+    ]
+
+
 def test_what_is_established_is_in_a_table_of_the_other_pages():
     """Intervals hold for all rows of a table at once: they change when rows are added."""
     head = (ROOT / "docs" / "results.md").read_text().partition("**Not established:**")[0]
