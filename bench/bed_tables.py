@@ -82,7 +82,7 @@ def _mean(runs: list[dict[str, Any]], share: float) -> str:
 def kept(folder: Path, beds: dict[str, str], names: dict[str, str]) -> list[str]:
     """Pass@1 / Pass@n of mixes whose share of the base is chosen as `checkpoint.mix: auto` does, on
     every other problem, and scored on those between; each half chooses once. Means over runs and
-    halves, the base's mean share, and how many runs."""
+    halves, the base's mean share, how often none was enough, and how many runs."""
     rows = [["Pass@1 / Pass@128", *beds.values()], ["---"] * (len(beds) + 1)]
     rows += [[shown] for shown in ["base", *names.values()]]
     for bed in beds:
@@ -95,14 +95,15 @@ def kept(folder: Path, beds: dict[str, str], names: dict[str, str]) -> list[str]
             if not len(own):
                 row.append("")
                 continue
-            first, last, share = found.mean(0)
-            row.append(f"{first:.1f} / {last:.1f}, share {share:.2f} ({len(own)})")
+            first, last, share, lost = found.mean(0)
+            none = f", none enough {len(found) * lost:.0f}" if lost else ""
+            row.append(f"{first:.1f} / {last:.1f}, share {share:.2f}{none} ({len(own)})")
     return [f"| {' | '.join(row)} |" for row in rows]
 
 
-def _chosen(run: dict[str, Any], half: int) -> tuple[float, float, float]:
-    """Pass@1 and Pass@n on one half of the problems of the mix that the other half chose, and the
-    base's share in it."""
+def _chosen(run: dict[str, Any], half: int) -> tuple[float, float, float, bool]:
+    """Pass@1 and Pass@n on one half of the problems of the mix that the other half chose, the
+    base's share in it, and whether none was enough."""
     right, n = {int(step): np.array(own) for step, own in run["right"].items()}, run["n"]
     share_of = {share: right[round((1 - share) * max(right))] for share in (0.0, *SHARES)}
     wanted = pass_at_k(right[0][half::2], n, n).mean()
@@ -110,7 +111,7 @@ def _chosen(run: dict[str, Any], half: int) -> tuple[float, float, float]:
     share = min(enough, default=SHARES[-1])
     scored = share_of[share][1 - half :: 2]
     first, last = (100 * float(pass_at_k(scored, n, k).mean()) for k in (1, n))
-    return first, last, share
+    return first, last, share, not enough
 
 
 def by_k(results: Path, bed: str, methods: list[str], seeds: range | None = None) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -298,7 +299,13 @@ def test_the_least_share_that_keeps_the_bases_pass_at_k_is_taken(
     assert same_weights(saved, dict(this.policy.model.named_parameters()))
     card = (out / "checkpoints" / ("mixed" if share else "step-000006") / "README.md").read_text()
     assert "| test |" in card
-    assert (f"{share:g} of the base's (the least share that kept" in card) == (share > 0)
+    said = {
+        0.0: "",
+        0.3: "0.3 of the base's (the least share that kept the base's Pass@4 on the validation",
+        0.9: "0.9 of the base's (the largest share that is tried; none kept the base's Pass@4 on "
+        "the validation problems, 75.0%: it is 25.0%) and 0.1 of that checkpoint's",
+    }
+    assert said[share] in card
     job = Job("x", load_recipe(out / "recipe.yaml"), out, (Extra("x T=1", temperature=1.0),))
     hot = run_extra(job)["x T=1"]
     assert hot["greedy_logprob"] == load_scores(out / "evals" / "test.json").greedy_logprob
@@ -364,13 +371,57 @@ def test_without_a_mix_the_selected_step_is_what_is_tested(tmp_path, monkeypatch
     assert same_weights({n: w.detach() for n, w in own.items()}, weights(tmp_path / "run", 3))
 
 
-def test_a_selected_step_that_was_not_validated_is_so_first(tmp_path):
-    recipe = keeping(evaluation__every=4, evaluation__validation_n=2)
-    run(recipe, tmp_path / "run")
-    names = [r["name"] for r in told(tmp_path / "run") if r["kind"] == "eval"]
-    assert names[:3] == ["validation-000000", "validation-000004", "validation-000006"]
-    kept = passes(tmp_path / "run", "mixed-000006") >= passes(tmp_path / "run", names[0])
-    assert kept or told(tmp_path / "run")[-1]["mixed"] == SHARES[-1]
+def test_a_selected_step_that_was_not_validated_is_so_first_and_is_no_point_of_the_path(tmp_path):
+    recipe, out = keeping(evaluation__every=4, evaluation__select="paper"), tmp_path / "run"
+    recipe = recipe.model_copy(update={"rl": recipe.rl.model_copy(update={"lr": 0.2})})
+    run(recipe, out)
+    records = told(out)
+    assert records[-1]["selected"] == 2  # the first: at this rate it gets worse
+    names = [r["name"] for r in records if r["kind"] == "eval"]
+    assert "share-0-000002" in names
+    assert "validation-000002" not in names
+    kept = passes(out, "mixed-000002") >= passes(out, "validation-000000")
+    assert kept or records[-1]["mixed"] == SHARES[-1]
+    run(recipe, out, resume=True)
+    assert told(out) == records
+
+
+@pytest.mark.parametrize("lost", ["evals/validation-000000.json", "metrics.jsonl"])
+def test_a_base_whose_scores_were_lost_is_measured_again(tmp_path, lost):
+    recipe, out = keeping(rl__lr=1e-3), tmp_path / "run"
+    run(recipe, out)
+    before = json.loads((out / "evals" / "validation-000000.json").read_text())
+    ended = told(out)[-1]
+    (out / lost).unlink()
+    (out / "metrics.jsonl").touch()
+    run(recipe, out, resume=True)
+    assert json.loads((out / "evals" / "validation-000000.json").read_text()) == before
+    assert told(out)[-1] == ended
+    assert not list((out / "checkpoints").glob("mixed.*"))
+
+
+def test_a_path_whose_runs_needed_no_mix_has_none(tmp_path, monkeypatch):
+    judged(monkeypatch, {"validation-000000": 2, "validation-000006": 2})
+    run(keeping(), tmp_path / "a")
+    judged(monkeypatch, {"validation-000000": 2, "validation-000006": 1, "share-0.1": 2})
+    run(keeping(seed=2), tmp_path / "b")
+    a, b = (read_run(tmp_path / name) for name in "ab")
+    assert validation_paths({"x": [a]}).steps["x"] == [3, 6]
+    assert validation_paths({"x": [b]}).steps["x"] == [3, 6, "mixed"]
+    assert validation_paths({"x": [a, b]}).steps["x"] == [3, 6, "mixed"]
+    page = Path(run_report([tmp_path / "b"])).read_text()
+    assert "share in them was chosen on these questions" in page
+
+
+def test_what_a_run_without_a_mix_ended_with_is_what_other_temperatures_are_of(
+    tmp_path, monkeypatch
+):
+    judged(monkeypatch, {"validation-000000": 3, "validation-000003": 4, "validation-000006": 3})
+    recipe, out = keeping(evaluation__select="honest", checkpoint__every=3), tmp_path / "run"
+    run(recipe, out)
+    job = Job("x", load_recipe(out / "recipe.yaml"), out, (Extra("x T=1", temperature=1.0),))
+    hot = run_extra(job)["x T=1"]
+    assert hot["greedy_logprob"] == load_scores(out / "evals" / "test.json").greedy_logprob
 
 
 @pytest.mark.parametrize("changes", [{"evaluation__every": 0}, {"evaluation__validation_n": 1}])

@@ -121,6 +121,11 @@ def test_hours_of_the_evaluations_are_told_beside_those_of_the_steps():
     said = "\n".join(examine(load_recipe(SEVEN, changed), Machine(1, 139, True)))
     assert "evaluation on validation: 4 x 64 questions x 32 samples of up to" in said
     assert "evaluation on the test set: 1 x 100 questions x 128 samples" in said  # 5 benchmarks
+    # A mix of a fixed share is validated, too, and of one that chooses itself up to five are.
+    for mix, times in (("0.3", 5), ("auto", 9)):
+        recipe = load_recipe(SEVEN, [*changed, f"checkpoint.mix={mix}"])
+        said = "\n".join(examine(recipe, Machine(1, 139, True)))
+        assert f"evaluation on validation: {times} x 64 questions" in said
 
 
 def test_the_advised_command_is_the_one_that_was_asked_for():

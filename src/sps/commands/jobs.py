@@ -181,9 +181,10 @@ def run_extra(job: Job) -> Summaries:
 
     refuse_other(job)
     recipe, extra = settle_dtype(job.recipe, job.folder), job.extras[0]
-    how, step = recipe.evaluation, recipe.rl.steps if extra.step is None else extra.step
+    how, (step, mixes) = recipe.evaluation, _ended_with(job.folder, recipe.rl.steps)
     heat = how.temperature if extra.temperature is None else extra.temperature
-    mixes = _ended_with(job.folder) if extra.step is None and extra.mix is None else 0.0
+    step = step if extra.step is None else extra.step
+    mixes = mixes if extra.step is None and extra.mix is None else 0.0
     name = f"test-{step:06d}-{heat:g}" if extra.mix is None else f"mix-{extra.mix:g}-{step:06d}"
     if mixes:  # what the run ended with
         name = f"mix-{mixes:g}-{step:06d}-{heat:g}"
@@ -209,10 +210,10 @@ def run_extra(job: Job) -> Summaries:
     return {extra.name: _written(written)}
 
 
-def _ended_with(folder: Path) -> float:
-    """The base's share in the weights that a run ended with."""
-    shares = [record["mixed"] for record in read_records(folder / RECORD) if "mixed" in record]
-    return shares[-1] if shares else 0.0
+def _ended_with(folder: Path, last: int) -> tuple[int, float]:
+    """The step whose weights a run ended with, and the base's share in them."""
+    ends = [record for record in read_records(folder / RECORD) if record["kind"] == "done"]
+    return (ends[-1]["selected"], ends[-1].get("mixed", 0.0)) if ends else (last, 0.0)
 
 
 # What the scores of an untrained policy depend on.

@@ -56,7 +56,7 @@ class Paths:
 def validation_paths(runs: Runs) -> Paths | None:
     """Paths of the methods whose runs were all validated before the first step and later on; None
     where there is none, or a single sample a question."""
-    found = {name: [_validated(run) for run in own] for name, own in runs.items() if own}
+    found = {name: _of_seeds(own) for name, own in runs.items() if own}
     base = next((seed[0] for seeds in found.values() for seed in seeds if 0 in seed), None)
     if base is None or base.n == 1:
         return None
@@ -81,6 +81,16 @@ def validation_paths(runs: Runs) -> Paths | None:
 def _in_order(steps: set[int | str]) -> list[int | str]:
     """A mix comes last: from the last step a path goes on to it, in a straight line of weights."""
     return [*sorted(s for s in steps if isinstance(s, int)), *(s for s in steps if s == MIXED)]
+
+
+def _of_seeds(runs: Sequence[RunFolder]) -> list[Validated]:
+    """Each run's, without the mix where none of them needed one: `checkpoint.mix: auto`."""
+    found = [_validated(run) for run in runs]
+    ends = [end for run in runs for end in run.of_kind("done")[-1:]]
+    if ends and not any(end.get("mixed", 1) for end in ends):
+        for own in found:
+            own.pop(MIXED, None)
+    return found
 
 
 def _validated(run: RunFolder) -> Validated:

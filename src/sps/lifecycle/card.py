@@ -90,7 +90,7 @@ def card(run: Run, step: int, share: float | None = None) -> str:
     sections = [
         f"---\n{_yaml(front_matter(recipe))}---",
         f"# {plain(recipe.name or 'run')}, step {step}{', mixed with its base' * bool(share)}",
-        _what(recipe, step) + _mixed(recipe, share),
+        _what(recipe, step) + _mixed(run, step, share),
         "## Load it",
         _code(_FULL if recipe.model.lora is None else _ADAPTER, "python"),
         _prompt(run),
@@ -196,16 +196,27 @@ def _what(recipe: Recipe, step: int) -> str:
     ) + (where if adapter and not (path and is_hub_id(path)) else "")
 
 
-def _mixed(recipe: Recipe, share: float | None) -> str:
+def _mixed(run: Run, step: int, share: float | None) -> str:
     if not share:
         return ""
-    chosen = " (the least share that kept the base's Pass@k on the validation problems)"
+    chosen = _why(run, step) if run.recipe.checkpoint.mix == "auto" else ""
     return (
-        f" Then mixed: every weight here is {share:g} of the base's"
-        f"{chosen * (recipe.checkpoint.mix == 'auto')} and {1 - share:g} of that "
-        "checkpoint's, which is what the Pass@k below are of; what is said of training is of the "
-        "checkpoint itself."
+        f" Then mixed: every weight here is {share:g} of the base's{chosen} and {1 - share:g} of "
+        "that checkpoint's, which is what the Pass@k below are of; what is said of training is of "
+        "the checkpoint itself."
     )
+
+
+def _why(run: Run, step: int) -> str:
+    """How a share that chose itself did, on the problems that it was chosen on."""
+    n, names = run.recipe.evaluation.validation_n, (f"mixed-{step:06d}", "validation-000000")
+    now, base = (load_scores(scores_path(run.folder, name)).pass_at_k(n)[0] for name in names)
+    if now < base:
+        return (
+            f" (the largest share that is tried; none kept the base's Pass@{n} on the validation "
+            f"problems, {base:.1%}: it is {now:.1%})"
+        )
+    return f" (the least share that kept the base's Pass@{n} on the validation problems)"
 
 
 def _prompt(run: Run) -> str:

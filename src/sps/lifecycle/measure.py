@@ -43,11 +43,15 @@ def _least_share(run: Run, step: int) -> float:
     samples of each, is not below the base's: 0 if the trained weights need none, and the largest
     share if none is enough."""
     n, out = run.recipe.evaluation.validation_n, mixed_path(run.folder)
-    trial, wanted = out.with_name("mixed.trial"), run.scores[0].pass_at_k(n)[0]
+    trial, old = (out.with_name(f"{out.name}.{kind}") for kind in ("trial", "old"))
+    if 0 not in run.scores:  # they were lost
+        _mix(run, step, 1.0, trial)
+        validate(run, 0)
+    wanted = run.scores[0].pass_at_k(n)[0]
     use_checkpoint(run, step)
-    if step not in run.scores:  # a step that no evaluation was due after
-        validate(run, step)
-    share, scores = 0.0, run.scores[step]
+    # No evaluation was due after a step that `select: paper` has chosen.
+    scores = run.scores.get(step) or measure(run, f"share-0-{step:06d}", run.validation, n, step)
+    share = 0.0
     for more in run.recipe.checkpoint.shares:
         if scores.pass_at_k(n)[0] >= wanted:
             break
@@ -63,10 +67,13 @@ def _least_share(run: Run, step: int) -> float:
         run.track.log("warning", step, name="share-none", text=text)
 
     def settle() -> None:
-        shutil.rmtree(out, ignore_errors=True)  # of a run that ended, and ends again
+        if out.exists():  # of a run that ended, and ends again
+            out.rename(old)
         if share:
             trial.rename(out)
-            sync(out.parent)
+        sync(out.parent)
+        for left in (old, trial):
+            shutil.rmtree(left, ignore_errors=True)
 
     run.ranks.broadcast(settle)
     _put_on_record(run, f"mixed-{step:06d}", step, scores)
