@@ -197,8 +197,7 @@ def evaluations(recipe: Recipe) -> Iterator[Evaluations]:
         questions = (limit * len(names) if limit else None) if names else task.test
         saved, keep = len(schedule.saved()), recipe.checkpoint.keep
         tried = min(saved, keep + 1) if keep else saved
-        chosen = asked.select == "paper" and tried > 1
-        times = 1 + tried if chosen else 1  # each checkpoint, then the best
+        times = 1 + tried * (asked.select == "paper" and tried > 1)  # each, then the best
         yield Evaluations("the test set", times, questions, asked.n)
 
 
