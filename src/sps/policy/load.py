@@ -77,7 +77,12 @@ class Policy:
 def encode(tokenizer: Any, prompt: str | list[dict[str, str]], source: str) -> tuple[int, ...]:
     """Token ids of plain text, or of chat messages through the tokenizer's template."""
     if isinstance(prompt, str):
-        return tuple(tokenizer(prompt)["input_ids"])
+        if not (ids := tokenizer(prompt)["input_ids"]):
+            raise UserError(
+                f"{source}: its tokenizer makes no token of the prompt {prompt[:60]!r}, and there "
+                "is nothing to go on from; put words that it knows into every prompt"
+            )
+        return tuple(ids)
     if not getattr(tokenizer, "chat_template", None):
         raise UserError(
             f"{source}: its tokenizer has no chat template; choose another prompt "

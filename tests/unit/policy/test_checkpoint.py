@@ -49,6 +49,11 @@ def test_checkpoint_is_an_ordinary_model_folder(own_policy, tmp_path):
     assert torch.equal(tensors["x"], torch.arange(3))
 
 
+def test_a_prompt_without_tokens_is_an_error_that_shows_it(own_policy):
+    with pytest.raises(UserError, match=r"makes no token of the prompt ' ', .*words that it knows"):
+        own_policy.encode(" ")
+
+
 def test_load_weights_puts_them_back_in_place(own_policy, tmp_path):
     save(own_policy, tmp_path / "c")
     embedding = own_policy.model.get_input_embeddings().weight
