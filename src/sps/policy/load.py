@@ -66,8 +66,13 @@ class Policy:
         return str(next(self.model.parameters()).dtype).removeprefix("torch.")
 
     def encode(self, prompt: str | list[dict[str, str]]) -> tuple[int, ...]:
-        """See `encode`."""
-        return encode(self.tokenizer, prompt, self.source)
+        """See `encode`; of a prompt without tokens nothing can be drawn."""
+        if ids := encode(self.tokenizer, prompt, self.source):
+            return ids
+        raise UserError(
+            f"{self.source}: its tokenizer makes no token of the prompt {str(prompt)[:60]!r}, so "
+            "there is nothing to go on from; put words that it knows into every prompt"
+        )
 
     def decode(self, ids: Any) -> str:
         """Text of a completion, without end and pad tokens."""
@@ -77,12 +82,7 @@ class Policy:
 def encode(tokenizer: Any, prompt: str | list[dict[str, str]], source: str) -> tuple[int, ...]:
     """Token ids of plain text, or of chat messages through the tokenizer's template."""
     if isinstance(prompt, str):
-        if not (ids := tokenizer(prompt)["input_ids"]):
-            raise UserError(
-                f"{source}: its tokenizer makes no token of the prompt {prompt[:60]!r}, and there "
-                "is nothing to go on from; put words that it knows into every prompt"
-            )
-        return tuple(ids)
+        return tuple(tokenizer(prompt)["input_ids"])
     if not getattr(tokenizer, "chat_template", None):
         raise UserError(
             f"{source}: its tokenizer has no chat template; choose another prompt "
