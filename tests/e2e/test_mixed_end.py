@@ -311,6 +311,14 @@ def test_the_least_share_that_keeps_the_bases_pass_at_k_is_taken(
     assert hot["greedy_logprob"] == load_scores(out / "evals" / "test.json").greedy_logprob
 
 
+def test_a_base_that_solves_nothing_has_nothing_to_be_kept(tmp_path, monkeypatch):
+    judged(monkeypatch, {"validation-000000": 0, "validation-000006": 0})
+    run(keeping(), tmp_path / "run")
+    assert told(tmp_path / "run")[-1]["mixed"] == 0
+    said = [r["text"] for r in told(tmp_path / "run") if r["kind"] == "warning"]
+    assert sum("the base solves none of the validation problems" in text for text in said) == 1
+
+
 def test_adapters_are_made_as_small_as_keeps_pass_at_k(tmp_path, monkeypatch):
     pytest.importorskip("peft", reason="the extra sps-rl[lora] is not installed")
     judged(

@@ -58,13 +58,8 @@ def _least_share(run: Run, step: int) -> float:
         share = more
         _mix(run, step, share, trial)
         scores = measure(run, f"share-{share:g}-{step:06d}", run.validation, n, step)
-    kept = scores.pass_at_k(n)[0]
-    if kept < wanted:
-        text = (
-            f"checkpoint.mix: auto: with {share:g} of the base's weights Pass@{n} on the "
-            f"validation problems is {kept:.1%} and the base's {wanted:.1%}: no share keeps it"
-        )
-        run.track.log("warning", step, name="share-none", text=text)
+    if text := _without_sense(n, wanted, scores.pass_at_k(n)[0], share):
+        run.track.log("warning", step, name="share-none", text=f"checkpoint.mix: auto: {text}")
 
     def settle() -> None:
         if out.exists():  # of a run that ended, and ends again
@@ -78,6 +73,20 @@ def _least_share(run: Run, step: int) -> float:
     run.ranks.broadcast(settle)
     _put_on_record(run, f"mixed-{step:06d}", step, scores)
     return share
+
+
+def _without_sense(n: int, wanted: float, kept: float, share: float) -> str:
+    """What to say where the base's Pass@n could not be kept, or there was none to keep."""
+    if not wanted:
+        return (
+            "the base solves none of the validation problems, so no share is too small: not mixed"
+        )
+    if kept >= wanted:
+        return ""
+    return (
+        f"with {share:g} of the base's weights Pass@{n} on the validation problems is {kept:.1%} "
+        f"and the base's {wanted:.1%}: no share keeps it"
+    )
 
 
 def _mix(run: Run, step: int, share: float, out: Path) -> None:
