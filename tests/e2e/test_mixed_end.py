@@ -432,6 +432,16 @@ def test_what_a_run_without_a_mix_ended_with_is_what_other_temperatures_are_of(
     assert hot["greedy_logprob"] == load_scores(out / "evals" / "test.json").greedy_logprob
 
 
+@pytest.mark.parametrize("before", [0.0, SHARE])
+def test_a_run_does_not_go_on_with_another_end(tmp_path, before):
+    run(keeping(checkpoint__mix=before), tmp_path / "run")
+    records = told(tmp_path / "run")
+    said = rf"cannot resume, the recipe changed: checkpoint\.mix was {before}, is 'auto'"
+    with pytest.raises(UserError, match=said):
+        run(keeping(), tmp_path / "run", resume=True)
+    assert told(tmp_path / "run") == records
+
+
 @pytest.mark.parametrize("changes", [{"evaluation__every": 0}, {"evaluation__validation_n": 1}])
 def test_a_share_cannot_be_chosen_without_pass_at_k_of_the_base(changes):
     with pytest.raises(UserError, match=r"checkpoint\.mix: auto keeps the base's Pass@k.*mix: 0.3"):

@@ -74,6 +74,15 @@ def test_a_result_of_another_recipe_is_refused(tmp_path):
             read(replace(other, train=False))
 
 
+def test_auto_stands_for_what_was_there_of_the_machine_alone(tmp_path):
+    one = finished(tmp_path / "x", {"model": {"dtype": "float32", "device": "cpu"}})
+    auto = {"model": {"dtype": "auto", "device": "auto"}}
+    assert run_job(replace(one, recipe=parse_recipe(auto, "test"))) == {"x": {"n": 4}}
+    other = replace(one, recipe=parse_recipe({"checkpoint": {"mix": "auto"}}, "test"))
+    with pytest.raises(UserError, match=r"another recipe: checkpoint.mix was 0.0, is 'auto'"):
+        run_job(other)
+
+
 def test_the_base_is_the_same_for_every_recipe_that_measures_it_alike(tmp_path):
     base = finished(tmp_path / "base", {"name": "grpo"}, train=False)
     alike = {"name": "sps", "seed": 3, "rl": {"lr": 0.5}, "evaluation": {"every": 7}}

@@ -95,12 +95,13 @@ def dump_recipe(recipe: Recipe) -> str:
 
 
 def differences(old: Mapping, new: Mapping, place: str = "") -> Iterator[str]:
-    """What changed, a few words a key, from one recipe's tree to another's; auto takes any."""
+    """What changed, a few words a key, from one recipe's tree to another's. Under `model` auto is
+    what the machine has, and takes any; elsewhere it is a value like others."""
     for key in sorted({*old, *new}):
         a, b = old.get(key), new.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
             yield from differences(a, b, f"{place}{key}.")
-        elif a != b and b != "auto":
+        elif a != b and not (b == "auto" and place == "model."):
             yield f"{place}{key} was {a!r}, is {b!r}"
 
 
