@@ -177,7 +177,9 @@ def _shown(
 ) -> str:
     """The label in the question of the option that is right by the row's own labels."""
     place, gold = _place(problem, texts, own, where), _plain(problem.answer)
-    whole, shown = [_essence(text) for text in texts], [_essence(text) for text in known.values()]
+    told = len({_essence(text) for text in known.values()}) == len(known)
+    how = _essence if told else _in_a_line  # 'x < y' and 'x > y' differ by a sign alone
+    whole, shown = [how(text) for text in texts], [how(text) for text in known.values()]
     pairs = [*zip(known, shown, strict=True)]
     same = [label for label, text in pairs if text == whole[place]]
     read = same or [label for label, text in pairs if whole[place].startswith(text)]
@@ -302,6 +304,10 @@ def _saying(phrase: str, known: dict[str, str]) -> list[str]:
     """Labels of the options that say just this."""
     said = _essence(phrase)
     return [label for label, text in known.items() if said and _essence(text) == said]
+
+
+def _in_a_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _essence(text: str) -> str:

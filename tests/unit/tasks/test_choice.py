@@ -224,6 +224,17 @@ def test_labels_of_options_that_a_question_shows_are_the_ones_it_shows(shown, ro
 
 
 @pytest.mark.parametrize(
+    ("texts", "answer", "label"),
+    [(("x + y", "x * y"), "2", "A"), (("<", "=", ">"), "1", "C"), (("10%", "10"), "2", "A")],
+)
+def test_options_that_differ_by_a_sign_alone_are_told_apart(texts, answer, label, tmp_path):
+    shown = [f"{a}) {text}" for a, text in zip("ABC", reversed(texts), strict=False)]
+    row = of_arc("123"[: len(texts)], answer, texts)
+    (problem,) = read(tmp_path, row | {"question": "\n".join(["Which?", *shown])})
+    assert problem.answer == label
+
+
+@pytest.mark.parametrize(
     ("row", "message"),
     [
         (of_arc("ABC", "D"), "the answer 'D' is none of the labels A, B, C of question"),
