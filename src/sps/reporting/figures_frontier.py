@@ -66,8 +66,9 @@ def _figure(
     )
     if mixed := [line.name for line in lines if "mixed" in line.steps]:
         note += f" The last mark of {', '.join(mixed)} is its weights mixed with the base's."
-        mixes = {run.setting("checkpoint", "mix") for s in study.subjects for run in s.runs}
-        note += " The base's share in them was chosen on these questions." * ("auto" in mixes)
+        runs = [run for s in study.subjects if s.name in mixed for run in s.runs]
+        chosen = any(run.setting("checkpoint", "mix") == "auto" for run in runs)
+        note += " The base's share in them was chosen on these questions." * chosen
     bars = f" Bars span the {seeds} seeds." if any(line.low != line.high for line in lines) else ""
     said = " ".join(gap_sentence(gap, k) for gap in gaps)
     title = f"The frontier: Pass@{k} against Pass@1 during training"

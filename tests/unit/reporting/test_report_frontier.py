@@ -64,6 +64,29 @@ def test_without_a_base_or_with_one_sample_there_is_no_frontier():
     assert frontier_blocks(study(a=[bare])) == []
 
 
+def mixing(share, ended):
+    """A run with such a `checkpoint.mix` that ended with such a share of the base."""
+    made = run((10, 2, 1))
+    made.recipe = {"checkpoint": {"mix": share}}
+    made.records.append({"kind": "done", "step": 10, "mixed": ended})
+    made.evaluations.append(Evaluation("mixed-000010", "mixed", 10, 4, {"q1": 2, "q2": 1}, {}))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("shares", "said"),
+    [
+        ({"fixed": (0.3, 0.3), "auto": ("auto", 0.0)}, False),  # of which none was needed
+        ({"fixed": (0.3, 0.3), "auto": ("auto", 0.1)}, True),
+        ({"odd": ([0.3], 0.3)}, False),  # a recipe that was edited
+    ],
+)
+def test_of_shares_that_chose_themselves_it_is_said(shares, said):
+    blocks = frontier_blocks(study(**{name: [mixing(*how)] for name, how in shares.items()}))
+    assert "its weights mixed with the base's" in blocks[0].note
+    assert ("was chosen on these questions" in blocks[0].note) == said
+
+
 def test_record_can_be_read_back_into_its_numbers():
     paths = validation_paths({"grpo": GRPO, "sps": SPS})
     found = json.loads(json.dumps(paths.record(paths.compare())))
