@@ -299,6 +299,7 @@ def _table(rows: Mapping[str, Scores]) -> Iterator[str]:
 def _squeeze(records: list[Record]) -> Iterator[str]:
     rl = [r for r in records if r["kind"] == "rl"]
     tried = [r for r in records if str(r.get("name", "")).startswith("validation-")]
+    tried.sort(key=lambda r: r["step"])  # the base may have been measured again at the end
     rows = [
         _change("log-probability of a sampled token", rl, "logprob"),
         _change("entropy of a token", rl, "entropy"),
