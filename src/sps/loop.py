@@ -17,7 +17,7 @@ from sps.evaluation.evaluate import JudgeFails
 from sps.evaluation.scores import Scores
 from sps.lifecycle.after_step import after_step, explain, judge_failed, stop_here
 from sps.lifecycle.card import rewrite_card
-from sps.lifecycle.measure import measure, select, use_checkpoint, use_mix, validate
+from sps.lifecycle.measure import measure_end, select, use_checkpoint, use_mix, validate
 from sps.phases.base import remember_base
 from sps.phases.irl import irl_phase
 from sps.phases.memory import measured
@@ -101,7 +101,7 @@ def _finish(run: Run) -> Scores | None:
     else:
         use_checkpoint(run, step)
     if final:
-        scores = measure(run, "test", run.test, recipe.evaluation.n, step)
+        scores = measure_end(run, step, share)
     run.ranks.broadcast(lambda: rewrite_card(run, step, share))
     mixed = {"mixed": share} if mixes else {}  # the base's share
     run.track.log("done", recipe.rl.steps, selected=step, **mixed)

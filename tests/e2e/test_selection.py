@@ -17,6 +17,7 @@ from small_runs import (
 
 from sps.evaluation.scores import count_scores
 from sps.lifecycle.measure import measure
+from sps.run.folder import checkpoint_path
 
 pytestmark = pytest.mark.usefixtures("one_cache")
 
@@ -105,3 +106,16 @@ def test_a_resumed_run_selects_what_the_whole_one_did(tmp_path):
     }
     assert again.summary() == scores.summary()
     assert told(tmp_path / "run")[-1]["selected"] == told(tmp_path / "whole")[-1]["selected"] != 6
+
+
+def test_test_samples_of_another_selection_are_drawn_anew(tmp_path):
+    recipe, out = recipe_of(rl__lr=0.03, evaluation__final=True), tmp_path / "run"
+    honest = {"select": "honest", "every": 3, "final": True, "n": 4, "validation_n": 4}
+    changes = {"rl__lr": 0.03, "evaluation": honest, "checkpoint__every": 3}
+    run(recipe_of(**changes), out)
+    assert told(out)[-1]["selected"] == 3
+    (checkpoint_path(out, 3) / "config.json").write_text("{}")
+    _, scores = run(recipe_of(**changes), out, resume=True)
+    assert told(out)[-1]["selected"] == 6
+    _, last = run(recipe, tmp_path / "last")  # the same training
+    assert scores.summary() == last.summary()

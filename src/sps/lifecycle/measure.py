@@ -15,7 +15,7 @@ from sps.policy.checkpoint import damage, load_weights, save_model, saved_checkp
 from sps.policy.mix import mix_adapters, mix_into
 from sps.policy.weights import refuse_other_base
 from sps.run.disk import sync, write_whole
-from sps.run.folder import CHECKPOINTS, EVALS, checkpoint_path, mixed_path, scores_path
+from sps.run.folder import CHECKPOINTS, END, EVALS, checkpoint_path, mixed_path, scores_path
 from sps.store.evals import EvalStore
 from sps.types import Problem, Sampling
 
@@ -134,6 +134,23 @@ def measure(
         scores = evaluate(run.policy, run.engine, job)
     _put_on_record(run, name, step, scores, **{"seconds/evaluate": time.perf_counter() - began})
     return scores
+
+
+def measure_end(run: Run, step: int, share: float) -> Scores:
+    """On the test problems, what the run ends with: a step's weights, with a share of the base's.
+    Samples that another end has left, as of a checkpoint that was damaged since, are none of it."""
+    folder = run.folder / EVALS / "test"
+    written, now = folder / END, f"step {step}, {share:g} of the base\n"
+
+    def forget_others() -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        if written.exists() and written.read_text(encoding="utf-8") != now:
+            for samples in folder.glob("*.parquet"):
+                samples.unlink()
+        write_whole(written, now)
+
+    run.ranks.broadcast(forget_others)
+    return measure(run, "test", run.test, run.recipe.evaluation.n, step)
 
 
 def _put_on_record(run: Run, name: str, step: int, scores: Scores, **more: float) -> None:

@@ -8,6 +8,7 @@ base.sha256                     of the weights that it began from (model.path)
 started_in                      the folder that sps was started in, at which relative paths start
 rollouts/*.parquet              see store/rollouts.py
 evals/NAME.json, evals/NAME/    scores of an evaluation, and its samples
+evals/test/end                  whose samples they are: the step, and the base's share
 checkpoints/step-000100/        and stop-000117 of a stop, damaged-step-000100 put aside
 checkpoints/mixed/              the selected one mixed with the base: checkpoint.mix
 result.json                     a run of a comparison has ended: its test scores
@@ -24,6 +25,7 @@ TASK_FILE, TASK_HASH = "task.py", "task.sha256"
 DATA_HASH, BASE_HASH, STARTED_IN = "data.sha256", "base.sha256", "started_in"
 RESULTS = "results.json"  # of a comparison, or of an evaluation by sps eval
 CHECKPOINTS, ROLLOUTS, EVALS = "checkpoints", "rollouts", "evals"
+END = "end"  # in evals/test
 
 
 def checkpoint_path(run: Path, step: int) -> Path:
