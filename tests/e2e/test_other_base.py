@@ -177,10 +177,9 @@ def test_from_another_folder_a_run_goes_on_that_needs_its_base_no_more(base, tmp
     monkeypatch.chdir(tmp_path / "away")
     assert run_extra(replaced(job, extras=(Extra("x", step=2),), train=False))["x"]["n"] == 4
     open_run(recipe, out, resume=True).close()
-    (out / "started_in").write_text(str(tmp_path))
     (out / "result.json").unlink()
     assert run_job(job)["x"]["pass_at_k"] == scores["x"]["pass_at_k"]
-    (out / "started_in").write_text(str(tmp_path))
+    assert (out / "started_in").read_text() == str(tmp_path)  # where the base is
     shutil.rmtree(out / "checkpoints")
     with pytest.raises(UserError, match=r"model\.path: base is not in .*/away but in"):
         open_run(recipe, out, resume=True)

@@ -69,7 +69,7 @@ def claim(recipe: Recipe, folder: Path, resume: bool) -> tuple[Path | None, str]
                 f"{folder}: this folder holds other files; choose an empty one with --out"
             )
         write_whole(folder / RECIPE, dump_recipe(recipe))
-        keep_place(folder)
+        keep_place(folder, recipe.model_dump())
         return _last_sound(folder) if resume else (None, "")
     except OSError as error:
         raise UserError(f"{folder}: cannot write the run folder ({error.strerror})") from None

@@ -54,14 +54,27 @@ def other_base(run: Path, weights: str) -> bool:
     return bool(began and weights) and began != weights
 
 
-def keep_place(run: Path) -> None:
-    """Keep the folder that sps is started in."""
-    write_whole(run / STARTED_IN, os.fsencode(Path.cwd()))
+def keep_place(run: Path, recipe: Mapping[str, Any]) -> None:
+    """Keep the folder that sps is started in; that of before where something that the recipe names
+    is there and not here."""
+    if not [*_away(run, recipe)]:
+        write_whole(run / STARTED_IN, os.fsencode(Path.cwd()))
 
 
 def refuse_elsewhere(run: Path, recipe: Mapping[str, Any]) -> None:
     """Relative paths start at the folder that sps is started in: where what a recipe, or a part of
     it, names is not there, but is where the run was started, the error says so."""
+    for key, path, began in _away(run, recipe):
+        raise UserError(
+            f"{run}: {key}: {path} is not in {Path.cwd()} but in {began}, where this run was "
+            "started: relative paths start at the folder that sps is started in. Go there "
+            f"first (cd {began}); the run is {run.resolve()}"
+        )
+
+
+def _away(run: Path, recipe: Mapping[str, Any]) -> Iterator[tuple[str, str, Path]]:
+    """Key and path of what a recipe names that is not here but where the run was started, which
+    comes with them."""
     try:
         began = Path(os.fsdecode((run / STARTED_IN).read_bytes()))
     except OSError:
@@ -69,11 +82,7 @@ def refuse_elsewhere(run: Path, recipe: Mapping[str, Any]) -> None:
     for key, path in _named(recipe):
         # Of os.path: a place that may not be looked into counts as not there.
         if not os.path.exists(path) and os.path.exists(began / path):
-            raise UserError(
-                f"{run}: {key}: {path} is not in {Path.cwd()} but in {began}, where this run was "
-                "started: relative paths start at the folder that sps is started in. Go there "
-                f"first (cd {began}); the run is {run.resolve()}"
-            )
+            yield key, path, began
 
 
 def _named(tree: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, str]]:

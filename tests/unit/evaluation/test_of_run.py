@@ -241,7 +241,7 @@ def test_adapters_of_a_run_are_not_evaluated_on_another_base(run, tmp_path, monk
     (tmp_path / "base").mkdir()
     (tmp_path / "base" / "model.safetensors").write_bytes(b"others")
     (tmp_path / "run" / "base.sha256").write_text("0123456789abcdef\n")
-    keep_place(tmp_path / "run")
+    keep_place(tmp_path / "run", {})
     evaluated(monkeypatch, "run", "countdown", tmp_path / "whole")
     tree["model"]["lora"] = {"rank": 4}
     (tmp_path / "run" / "recipe.yaml").write_text(dump_recipe(parse_recipe(tree, "test")))
@@ -308,7 +308,7 @@ def test_from_another_folder_a_run_is_not_evaluated_but_said_where_it_is(
     """The paths in its recipe are relative: they start at the folder that sps is started in."""
     away = tmp_path / "away"
     away.mkdir()
-    keep_place(tmp_path / "run")
+    keep_place(tmp_path / "run", {})
     monkeypatch.chdir(away)
     where = rf"task\.data: rows\.jsonl is not in {away} but in {tmp_path}, where this run was"
     with pytest.raises(UserError, match=where) as said:
@@ -331,7 +331,7 @@ def test_every_path_of_a_recipe_is_looked_for_where_the_run_was_started(tmp_path
     monkeypatch.chdir(tmp_path)
     for name in ("base", "rows.jsonl", "own"):
         (tmp_path / name).touch()
-    keep_place(tmp_path)
+    keep_place(tmp_path, {})
     monkeypatch.chdir("/")
     sources = [{"data": "openai/gsm8k"}, {"data": "rows.jsonl"}]
     for tree, key in [
@@ -350,7 +350,7 @@ def test_every_path_of_a_recipe_is_looked_for_where_the_run_was_started(tmp_path
 def test_a_place_that_may_not_be_looked_into_counts_as_not_there(tmp_path, monkeypatch):
     """The folder that a run was started in may be another user's."""
     monkeypatch.chdir(tmp_path)
-    keep_place(tmp_path)
+    keep_place(tmp_path, {})
     (tmp_path / "base").touch()
     monkeypatch.chdir("/")
     stat = os.stat
