@@ -185,6 +185,24 @@ def test_from_another_folder_a_run_goes_on_that_needs_its_base_no_more(base, tmp
         open_run(recipe, out, resume=True)
 
 
+def test_a_card_that_is_written_in_another_folder_makes_no_hub_id_of_the_base(
+    base, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    base.rename(tmp_path / "mine" / "base")
+    recipe, out = short(Path("mine/base"), evaluation__final=True), tmp_path / "run"
+    run(recipe, out)
+    card = out / "checkpoints" / "step-000002" / "README.md"
+    before = card.read_text()
+    assert "a local model, base" in before
+    (tmp_path / "away").mkdir()
+    monkeypatch.chdir(tmp_path / "away")
+    for _ in range(2):
+        run(recipe, out, resume=True)
+        assert card.read_text() == before
+
+
 def test_adapters_are_not_resumed_on_another_base(base, tmp_path):
     """Which is said before they are put on it: it may have another shape."""
     pytest.importorskip("peft", reason="the extra sps-rl[lora] is not installed")

@@ -23,6 +23,7 @@ from sps.evaluation.scores import Scores, load_scores
 from sps.evaluation.tables import shown_ks
 from sps.phases.run import Run
 from sps.policy.load import Policy
+from sps.run.began import in_place
 from sps.run.disk import write_whole
 from sps.run.folder import RECORD, checkpoint_path, mixed_path, scores_path
 from sps.run.track import read_records
@@ -85,7 +86,7 @@ def generation(policy: Policy, recipe: Recipe) -> str:
 def card(run: Run, step: int, share: float | None = None) -> str:
     """The model card of the checkpoint of a step: YAML for the hub, then Markdown. With the base's
     share in it, of what the run ended with."""
-    recipe = run.recipe
+    recipe = _as_begun(run)
     records = [r for r in read_records(run.folder / RECORD) if r["step"] <= step]
     sections = [
         f"---\n{_yaml(front_matter(recipe))}---",
@@ -106,6 +107,13 @@ def card(run: Run, step: int, share: float | None = None) -> str:
         _code(_yaml(recipe_differences(recipe)), "yaml"),
     ]
     return "\n\n".join(section.strip("\n") for section in sections) + "\n"
+
+
+def _as_begun(run: Run) -> Recipe:
+    """The recipe; a base that is where the run was started, and not here, is no hub id."""
+    model = run.recipe.model
+    path = model.path and in_place(run.folder, model.path)
+    return run.recipe.model_copy(update={"model": model.model_copy(update={"path": path})})
 
 
 def front_matter(recipe: Recipe) -> dict[str, Any]:

@@ -61,6 +61,11 @@ def keep_place(run: Path, recipe: Mapping[str, Any]) -> None:
         write_whole(run / STARTED_IN, os.fsencode(Path.cwd()))
 
 
+def in_place(run: Path, path: str) -> str:
+    """A path of a run's recipe, from where the run was started if it is there and not here."""
+    return next((str(began / path) for _, _, began in _away(run, {"path": path})), path)
+
+
 def refuse_elsewhere(run: Path, recipe: Mapping[str, Any]) -> None:
     """Relative paths start at the folder that sps is started in: where what a recipe, or a part of
     it, names is not there, but is where the run was started, the error says so."""
