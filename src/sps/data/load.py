@@ -131,8 +131,9 @@ def read_rows(source: str, split: str, config: str | None, key: str) -> Iterator
     except RecursionError:
         raise UserError(f"{key}: {source} cannot be read: it is nested too deeply") from None
     except UnicodeDecodeError:
+        where = "one of its texts" if path.suffix == ".parquet" else _no_utf8(path)
         raise UserError(
-            f"{key}: {source} cannot be read: it is no UTF-8 ({_no_utf8(path)}); save it as UTF-8"
+            f"{key}: {source} cannot be read: it is no UTF-8 ({where}); save it as UTF-8"
         ) from None
     except (OSError, ValueError, OverflowError, pa.ArrowException, csv.Error) as error:
         said = (str(error).strip().splitlines() or [repr(error)])[0][:300]

@@ -311,3 +311,11 @@ def test_a_file_of_another_form_is_told_with_what_to_do(name, content, message, 
     path.write_bytes(content)
     with pytest.raises(UserError, match=rf"task\.data: .*{name} cannot be read: .*{message}"):
         load_problems(str(path))
+
+
+def test_a_parquet_file_with_a_text_that_is_not_utf8_has_no_line_to_name(tmp_path):
+    ends, letters = pa.array([0, 2], pa.int32()).buffers()[1], pa.py_buffer(b"\xe4 ")
+    asked = pa.Array.from_buffers(pa.string(), 1, [None, ends, letters])
+    pq.write_table(pa.table({"problem": asked, "answer": ["1"]}), tmp_path / "rows.parquet")
+    with pytest.raises(UserError, match=r"rows\.parquet cannot be read: .* \(one of its texts\)"):
+        load_problems(str(tmp_path / "rows.parquet"))
