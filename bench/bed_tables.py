@@ -33,7 +33,10 @@ def known(results: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
 
 
 def shown(results: Path, bed: str, methods: list[str] | None = None) -> list[str]:
-    """Pass@1 / Pass@32 / Pass@n of each method by step, means over seeds, as a table."""
+    """Pass@1 / Pass@32 / Pass@n of each method by step, means over seeds, as a table; of methods at
+    other temperatures, by these, at the last step."""
+    if methods and all("_tempered" in name for name in methods):
+        return by_temperature(results, bed, methods)
     means: dict[str, dict[int, list[list[float]]]] = {}
     ks: list[int] = []
     for (of, method, _), line in known(results).items():
@@ -51,6 +54,28 @@ def shown(results: Path, bed: str, methods: list[str] | None = None) -> list[str
     for method in sorted(means, key=lambda name: (place_of(name), name)):
         own = means[method]
         rows.append([f"`{method}`", *(_means(own.get(step, [])) for step in steps)])
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def by_temperature(results: Path, bed: str, methods: list[str]) -> list[str]:
+    """The same at the last step, by sampling temperature, the run's own being 1."""
+    found: dict[str, dict[float, list[list[float]]]] = {}
+    ks: list[int] = []
+    for (of, method, _), line in known(results).items():
+        if of != bed or method not in methods or not line["ended"]:
+            continue
+        last = max(line["right"], key=int)
+        heats = {"1": line["right"][last], **line["tempered"][last]}
+        ks = sorted({1, min(32, line["n"]), line["n"]})
+        for heat, right in heats.items():
+            scores = [100 * float(pass_at_k(np.array(right), line["n"], k).mean()) for k in ks]
+            found.setdefault(method, {}).setdefault(float(heat), []).append(scores)
+    heats = sorted({heat for own in found.values() for heat in own}, reverse=True)
+    rows = [["Pass@" + " / ".join(map(str, ks)), *(f"T = {heat:g}" for heat in heats)]]
+    rows.append(["---"] * len(rows[0]))
+    for method in methods:
+        cells = (_means(found.get(method, {}).get(heat, [])) for heat in heats)
+        rows.append([f"`{method}`", *cells])
     return [f"| {' | '.join(row)} |" for row in rows]
 
 
@@ -164,11 +189,25 @@ def paths_of(results: Path, bed: str, seeds: range | None = None) -> Paths:
     one = next(line for own in whole.values() for line in own.values())
     right, last = {}, {}
     for method, own in whole.items():
-        steps = sorted((s for s in next(iter(own.values()))["right"] if s != "0"), key=int)
-        right[method] = np.array([[own[s]["right"][at] for s in sorted(own)] for at in steps])
-        last[method] = int(steps[-1])
+        of_seeds = [points(own[seed]) for seed in sorted(own)]
+        right[method] = np.array(of_seeds).swapaxes(0, 1)
+        last[method] = max(map(int, next(iter(own.values()))["right"]))
     seconds = {m: float(np.mean([r["seconds"] for r in own.values()])) for m, own in whole.items()}
     return Paths(one["n"], np.array(one["right"]["0"]), right, last, seconds, fewer)
+
+
+def points(line: dict[str, Any]) -> list[list[int]]:
+    """A run's counts in the order of its path, the base left out. Temperatures of a point are a way
+    from it and back: from the run's own down, and up."""
+    found = []
+    for step in sorted(line["right"], key=int):
+        own, heats = line["right"][step], line.get("tempered", {}).get(step, {})
+        cold = [heats[heat] for heat in sorted(heats, key=float, reverse=True) if float(heat) < 1]
+        hot = [heats[heat] for heat in sorted(heats, key=float) if float(heat) > 1]
+        back = [own] if heats and (step != "0" or hot) else []
+        found += [*([own] if step != "0" else []), *cold, *cold[-2::-1], *back]
+        found += [*hot, *hot[-2::-1], *back] if hot else []
+    return found
 
 
 def markdown(
@@ -183,7 +222,7 @@ def markdown(
     order = {gap.name: gap.mean[0] for gap in found[-1].gaps}
     reach = {standing.name: standing.reach for standing in found[-1].standings}
     base = " / ".join(f"{100 * value:.1f}" for value in found[0].base)
-    steps = " or ".join(map(str, sorted(set(paths.steps.values()))))
+    steps = " or ".join(map(str, sorted(set(paths.steps.values()) - {0})))
     said = (
         f"{paths.seeds} seeds, {len(paths.base)} problems x {paths.n} samples, after {steps} "
         f"steps; base: {base} (Pass@1 / Pass@{paths.n})."

@@ -8,7 +8,9 @@ results file is not run again, and one that the time limit cut short is there wi
 it was validated at, and is run again next time. A line holds, for each validated step, how many of
 the samples of each held-out problem were right: all that a frontier needs (algo/frontier.py).
 A method may be given with settings of its own, `grpo_kl:rl.algorithm.beta=0.15`; `memory_mixed` is
-memory's last weights mixed with the base's (with `memory`, one run makes both lines). `--trials`
+memory's last weights mixed with the base's, `memory_tempered` goes on from them at other sampling
+temperatures, `memory_mixed_tempered` does both (one run makes all its lines), and `base_tempered`
+is the base. `--trials`
 runs those of TRIALS, as many for each method, `--best` says which had the largest area on
 validation problems, and `--tuned FILE` runs those.
 `python -m bench.beds BED --show [A,B]` prints Pass@k by step, `--by-k A,B` for every k, `--frontier
@@ -28,6 +30,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
@@ -44,7 +47,8 @@ from bench.bed_tables import (
     verdict,
     winners,
 )
-from bench.methods import BEDS, METHODS, settings_of, trained, trials_of
+from bench.methods import BASE, BEDS, METHODS, settings_of, trained, trials_of, way
+from sps.config.load import load_recipe
 
 ROOT = Path(__file__).parents[1]
 
@@ -80,20 +84,45 @@ def one(
         places = ("model.path=", "task.data=")  # of one machine
         line["seconds"] = round(time.time() - began, 1)
         line["set"] = [item for item in told.more if not item.startswith(places)]
-        if any(item.startswith("irl.memory.") for item in METHODS[method.split(":")[0]]):
+        if any(item.startswith("irl.memory.") for item in settings_of(bed, method)):
             line["memory_share"] = _memory_share(folder)
         lines = [line | _right(steps, told.skip)] if method in names else []
-        if mixed := [name for name in names if name != method]:
-            found = Path(place) / "mixes.json"
-            ask = [sys.executable, "-m", "bench.bed_mixes", str(folder), str(found)]
+        if others := [name for name in names if name != method]:
+            found = Path(place) / "ends.json"
+            asked = sorted({way(name) for name in others} - {""})
+            ask = [sys.executable, "-m", "bench.bed_ends", str(folder), str(found), *asked]
             code = code or _run(ask, log, deadline)
-            mixes = json.loads(found.read_text()) if code == 0 else {}
-            ends = {step: steps[step] for step in (min(steps), max(steps))} if steps else {}
-            path = ends | {int(step): told for step, told in mixes.items()}
-            line |= {"method": mixed[0], "ended": code == 0}
-            line["seconds"] = round(time.time() - began, 1)
-            lines.append(line | _right(path, told.skip))
+            ends = json.loads(found.read_text()) if code == 0 else {}
+            line |= {"ended": code == 0, "seconds": round(time.time() - began, 1)}
+            lines += [line | {"method": name} | _used(name, steps, ends, told) for name in others]
         return lines
+
+
+def _used(
+    name: str,
+    steps: dict[int, dict[str, Any]],
+    ends: dict[str, dict[str, dict[str, Any]]],
+    told: argparse.Namespace,
+) -> dict[str, Any]:
+    """The path of a run's last weights, mixed, at other temperatures, or both."""
+    if not steps:
+        return {"right": {}}
+    mixed, last = way(name).startswith("mixed"), max(steps)
+    own = f"{load_recipe(ROOT / BEDS[told.bed][0]).evaluation.temperature:g}"
+    path = {step: steps[step] for step in (min(steps), last)} if mixed else dict(steps)
+    if trained(name) == BASE:
+        path, last = {0: steps[0]}, 0
+    heats = {round(float(share) * last): found for share, found in ends.items()}
+    if mixed:
+        path |= {step: found[own] for step, found in heats.items() if own in found}
+    line = _right(path, told.skip)
+    if "_tempered" in name:
+        line["tempered"] = {
+            step: _right({heat: found[heat] for heat in found if heat != own}, told.skip)["right"]
+            for step, found in heats.items()
+            if (mixed or step == last) and len(found) > 1
+        }
+    return line
 
 
 def _run(typed: list[str], log: Path, deadline: float) -> int | None:
@@ -111,8 +140,8 @@ def _run(typed: list[str], log: Path, deadline: float) -> int | None:
     return code
 
 
-def _right(steps: dict[int, dict[str, Any]], skip: int) -> dict[str, Any]:
-    """How many samples of each problem were right, by step."""
+def _right(steps: Mapping[Any, dict[str, Any]], skip: int) -> dict[str, Any]:
+    """How many samples of each problem were right, by step, or by temperature."""
     told: dict[str, Any] = {"n": next(iter(steps.values()))["n"]} if steps else {}
     told["right"] = {
         step: [int(count) for _, count in sorted([*own["per_question"].items()][skip:])]

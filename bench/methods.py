@@ -8,7 +8,8 @@ BASE = ["irl.memory.source=base", "irl.memory.distinct=false"]
 REPLAY = ["irl.memory.weight=0.109375", "irl.memory.per_problem=16", "irl.memory.reduce=sequence"]
 
 # What sets a method apart, as `--set` says it; the rest is the bed's. `NAME_mixed` are the last
-# weights of NAME's runs, mixed with the base's (bench/bed_mixes.py).
+# weights of NAME's runs, mixed with the base's, `NAME_tempered` its path and then these weights at
+# other temperatures, `NAME_mixed_tempered` mixes at these (bench/bed_ends.py).
 METHODS: dict[str, list[str]] = {
     "grpo": [],
     "grpo_half": ["rl.lr=HALF"],
@@ -43,6 +44,8 @@ METHODS: dict[str, list[str]] = {
     "mode_replay_dr": ["rl.algorithm.type=dr_grpo", *REPLAY],
     "mode_replay_max": ["rl.algorithm.type=maxrl", *REPLAY],
 }
+
+BASE = "base"  # no training; `base_tempered` is the base at other temperatures, drawn by seeds
 
 # What is tried of each method, its authors' or the bed's setting first: of what is its own, or of
 # the learning rate, in shares of the bed's.
@@ -114,17 +117,25 @@ def trials_of(bed: str) -> dict[str, list[str]]:
 
 
 def trained(method: str) -> str:
-    """The method whose runs are mixed, or itself."""
+    """The method whose runs are mixed, or sampled at other temperatures, or itself."""
     name, *own = method.split(":")
-    return ":".join([name.removesuffix("_mixed"), *own])
+    return ":".join([name.removesuffix("_tempered").removesuffix("_mixed"), *own])
+
+
+def way(method: str) -> str:
+    """What is done with the last weights of a method's runs, as its name says it."""
+    name, plain = (one.split(":")[0] for one in (method, trained(method)))
+    return "" if plain == BASE else name.removeprefix(f"{plain}_").removeprefix(plain)
 
 
 def place_of(method: str) -> int:
-    """Where a method is in the list; its mixes are beside it."""
-    return list(METHODS).index(trained(method).split(":")[0])
+    """Where a method is in the list, after the base; its mixes are beside it."""
+    return [BASE, *METHODS].index(trained(method).split(":")[0])
 
 
 def settings_of(bed: str, method: str) -> list[str]:
     """What sets a method apart on a bed, with the settings that its name may have."""
     name, *own = trained(method).split(":")
+    if name == BASE:
+        return ["rl.steps=1"]  # whose weights are not looked at
     return [item.replace("HALF", str(BEDS[bed][1] / 2)) for item in METHODS[name]] + own
