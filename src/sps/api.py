@@ -230,7 +230,7 @@ def compare(
         seeds=seeds,
         out=folder,
         early="",
-        hot="",
+        temperatures="",
         workers=workers,
         overrides=_texts_of(overrides, "overrides"),
     )

@@ -147,8 +147,8 @@ def compare(
     early: Annotated[
         str, typer.Option(help="Also evaluate the first method at these steps: 100,200.")
     ] = "",
-    hot: Annotated[
-        str, typer.Option(help="Also sample the first method at these temperatures: 1.2,1.5.")
+    temperatures: Annotated[
+        str, typer.Option(help="Also sample the base and all methods at these, validated: 0.4,0.7.")
     ] = "",
     mix: Annotated[
         str, typer.Option(help="Also mix the first method's weights with these shares of the base.")
@@ -162,7 +162,7 @@ def compare(
     """Several methods with the same budget and seeds, paired by question."""
     from sps.commands.compare import run_compare
 
-    run_compare(recipes, seeds, out, early, hot, workers, overrides or [], sweep, mix)
+    run_compare(recipes, seeds, out, early, temperatures, workers, overrides or [], sweep, mix)
 
 
 @app.command()

@@ -17,7 +17,7 @@ from sps.evaluation.evaluate import JudgeFails
 from sps.evaluation.scores import Scores
 from sps.lifecycle.after_step import after_step, explain, judge_failed, stop_here
 from sps.lifecycle.card import rewrite_card
-from sps.lifecycle.measure import measure_end, select, use_checkpoint, use_mix, validate
+from sps.lifecycle.measure import measure_end, select, use_checkpoint, use_mix, validate_base
 from sps.phases.base import remember_base
 from sps.phases.irl import irl_phase
 from sps.phases.memory import measured
@@ -45,8 +45,8 @@ def train(run: Run) -> Scores | None:
 
 
 def _train(run: Run) -> Scores | None:
-    if run.recipe.evaluation.every and not run.start and not run.scores:
-        validate(run, 0)  # the base
+    if run.recipe.evaluation.every and not run.start:
+        validate_base(run)
     remember_base(run)
     if run.settled < run.start:  # it was stopped before the last step's evaluation and checkpoint
         after_step(run, run.start)
@@ -91,17 +91,15 @@ def _take(
 
 
 def _finish(run: Run) -> Scores | None:
-    recipe, scores = run.recipe, None
-    mixes, final = bool(recipe.checkpoint.shares), recipe.evaluation.final
-    if not mixes and not final:
+    recipe, mixes = run.recipe, bool(run.recipe.checkpoint.shares)
+    if not (mixes or recipe.evaluation.final or recipe.evaluation.temperatures):
         return None
     step, share = select(run), 0.0
     if mixes:
         share = use_mix(run, step)
     else:
         use_checkpoint(run, step)
-    if final:
-        scores = measure_end(run, step, share)
+    scores = measure_end(run, step, share)
     run.ranks.broadcast(lambda: rewrite_card(run, step, share))
     mixed = {"mixed": share} if mixes else {}  # the base's share
     run.track.log("done", recipe.rl.steps, selected=step, **mixed)

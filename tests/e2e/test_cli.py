@@ -166,11 +166,12 @@ def test_the_runs_of_a_comparison_are_tracked_too(tmp_path, board):
 def test_compare_writes_results_in_the_promised_form(tmp_path, capsys):
     grpo = ROOT / "recipes" / "demo" / "countdown_grpo.yaml"
     out = tmp_path / "out"
-    arguments = ["--seeds", 2, "--out", out, "--early", "2", "--hot", "1.5", *SMALL]
-    arguments += ["--set", "irl.steps=1"]
+    arguments = ["--seeds", 2, "--out", out, "--early", "2", "--temperatures", "0.5", *SMALL]
+    arguments += ["--set", "irl.steps=1", "--set", "evaluation.every=4"]
     assert sps("compare", grpo, SPS, *arguments) == 0
     results = json.loads((out / "results.json").read_text())
-    assert set(results["methods"]) == {"base", "grpo", "grpo @2", "grpo T=1.5", "sps"}
+    assert set(results["methods"]) == {"base", "grpo", "grpo @2", "sps"}
+    assert "T=0.5" in results["frontier"]["methods"]["sps"]["steps"]
     one = results["methods"]["sps"]
     assert one["seeds"] == 2
     assert list(one["pass_at_k"]) == ["1", "2", "4"]

@@ -204,14 +204,14 @@ def test_a_mix_of_another_step_than_the_last_is_no_point_of_the_path(tmp_path):
     assert paths.steps["mixing"] == [3, 6]
 
 
-def test_other_temperatures_of_a_comparison_are_of_the_mix(tmp_path):
+def test_an_early_stop_of_a_comparison_is_not_mixed(tmp_path):
     recipe, out = mixing(), tmp_path / "run"
     run(recipe, out)
-    job = Job("x", load_recipe(out / "recipe.yaml"), out, (Extra("x T=1", temperature=1.0),))
-    hot = run_extra(job)["x T=1"]
-    assert hot["greedy_logprob"] == load_scores(out / "evals" / "test.json").greedy_logprob
-    early = run_extra(replace(job, extras=(Extra("x @6", step=6),)))["x @6"]
-    assert early["greedy_logprob"] != hot["greedy_logprob"]
+    job = Job("x", load_recipe(out / "recipe.yaml"), out, (Extra("x @6", step=6),))
+    early = run_extra(job)["x @6"]["greedy_logprob"]
+    plain = recipe.model_copy(update={"checkpoint": recipe_of().checkpoint})
+    assert early == run(plain, tmp_path / "plain")[1].greedy_logprob
+    assert early != load_scores(out / "evals" / "test.json").greedy_logprob
 
 
 def test_the_path_of_the_frontier_ends_with_the_mix(tmp_path):
@@ -306,9 +306,6 @@ def test_the_least_share_that_keeps_the_bases_pass_at_k_is_taken(
         "the validation problems, 75.0%: it is 25.0%) and 0.1 of that checkpoint's",
     }
     assert said[share] in card
-    job = Job("x", load_recipe(out / "recipe.yaml"), out, (Extra("x T=1", temperature=1.0),))
-    hot = run_extra(job)["x T=1"]
-    assert hot["greedy_logprob"] == load_scores(out / "evals" / "test.json").greedy_logprob
 
 
 def test_a_base_that_solves_nothing_has_nothing_to_be_kept(tmp_path, monkeypatch):
@@ -423,17 +420,6 @@ def test_a_path_whose_runs_needed_no_mix_has_none(tmp_path, monkeypatch):
     assert validation_paths({"x": [a, b]}).steps["x"] == [3, 6, "mixed"]
     page = Path(run_report([tmp_path / "b"])).read_text()
     assert "share in them was chosen on these questions" in page
-
-
-def test_what_a_run_without_a_mix_ended_with_is_what_other_temperatures_are_of(
-    tmp_path, monkeypatch
-):
-    judged(monkeypatch, {"validation-000000": 3, "validation-000003": 4, "validation-000006": 3})
-    recipe, out = keeping(evaluation__select="honest", checkpoint__every=3), tmp_path / "run"
-    run(recipe, out)
-    job = Job("x", load_recipe(out / "recipe.yaml"), out, (Extra("x T=1", temperature=1.0),))
-    hot = run_extra(job)["x T=1"]
-    assert hot["greedy_logprob"] == load_scores(out / "evals" / "test.json").greedy_logprob
 
 
 @pytest.mark.parametrize("before", [0.0, SHARE])

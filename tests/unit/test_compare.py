@@ -383,18 +383,16 @@ def test_shipped_recipes_of_one_base_are_compared(families):
     assert len(by_name([load_recipe(path) for path in paths])) == len(paths) > 1
 
 
-def extras(early, hot="", mix="", **tree):
+def extras(early, mix="", **tree):
     """Of 300 steps, saved every 100 unless told otherwise."""
     recipe = parse_recipe({"checkpoint": {"every": 100}, "irl": {"steps": 0}, **tree}, "test")
-    return make_extras("x", {"x": recipe}, early, hot, mix)["x"]
+    return make_extras("x", {"x": recipe}, early, mix)["x"]
 
 
 def test_extras_by_hand():
-    assert extras("100,300,100", "0,1.2", "0.3") == [
+    assert extras("100,300,100", "0.3") == [
         Extra("x @100", step=100),
         Extra("x @300", step=300),
-        Extra("x T=0", temperature=0.0),
-        Extra("x T=1.2", temperature=1.2),
         Extra("x mix=0.3", mix=0.3),
     ]
 
@@ -403,28 +401,25 @@ GSPO = {"rl": {"algorithm": {"type": "gspo", "steps_per_generation": 4}}}
 
 
 @pytest.mark.parametrize(
-    ("early", "hot", "tree", "message"),
+    ("early", "tree", "message"),
     [
-        ("0", "", {}, r"--early 0: x leaves no checkpoint of that step; the nearest is of 100"),
-        ("400", "", {}, r"--early 400: .*nearest is of 300 \(its rl.steps is 300"),
-        ("100.5", "", {}, r"--early 100.5: .*nearest is of 100"),
-        ("nan", "", {}, r"--early nan"),
-        ("inf", "", {}, r"--early inf"),
-        ("-100", "", {}, r"--early -100"),
-        ("100", "", {"checkpoint": {"every": 0}}, r"nearest is of 300 .*checkpoint.every is 0"),
-        ("100", "", {"checkpoint": {"every": 100, "keep": 1}}, r"of 300 .*checkpoint.keep 1"),
+        ("0", {}, r"--early 0: x leaves no checkpoint of that step; the nearest is of 100"),
+        ("400", {}, r"--early 400: .*nearest is of 300 \(its rl.steps is 300"),
+        ("100.5", {}, r"--early 100.5: .*nearest is of 100"),
+        ("nan", {}, r"--early nan"),
+        ("inf", {}, r"--early inf"),
+        ("-100", {}, r"--early -100"),
+        ("100", {"checkpoint": {"every": 0}}, r"nearest is of 300 .*checkpoint.every is 0"),
+        ("100", {"checkpoint": {"every": 100, "keep": 1}}, r"of 300 .*checkpoint.keep 1"),
         # Drawn for 4 steps at once, the first save after 50 steps is at 52.
-        ("50", "", {**GSPO, "checkpoint": {"every": 50}}, r"of 52 .*steps_per_generation 4"),
-        ("100", "", {**GSPO, "irl": {"steps": 1}}, r"--early: x draws for 4 steps .*set irl.every"),
-        ("", "-1", {}, r"--hot -1: a temperature is 0 or more"),
-        ("", "nan", {}, r"--hot nan"),
-        ("", "inf", {}, r"--hot inf"),
-        ("", "warm", {}, r"--hot: 'warm' is not a number"),
+        ("50", {**GSPO, "checkpoint": {"every": 50}}, r"of 52 .*steps_per_generation 4"),
+        ("100", {**GSPO, "irl": {"steps": 1}}, r"--early: x draws for 4 steps .*set irl.every"),
+        ("soon", {}, r"--early: 'soon' is not a number"),
     ],
 )
-def test_extras_that_a_run_will_not_have_are_refused(early, hot, tree, message):
+def test_extras_that_a_run_will_not_have_are_refused(early, tree, message):
     with pytest.raises(UserError, match=message):
-        extras(early, hot, **tree)
+        extras(early, **tree)
 
 
 def test_a_mix_is_evaluated_once(tmp_path):

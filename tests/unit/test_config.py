@@ -87,6 +87,11 @@ def test_unknown_key_far_from_any_lists_the_known_ones(write):
         ("rl: {optimizer: {betas: [0.9, 1.0]}}", r"rl.optimizer.betas.1: .*less than 1"),
         ("irl: {optimizer: {betas: [1.0, 0.9]}}", r"irl.optimizer.betas.0: .*less than 1"),
         ("evaluation: {select: honest, every: 0}", r"evaluation: select: honest .*every: 0 never"),
+        ("evaluation: {temperatures: [0.4], every: 0}", r"temperatures are of .*every: 0 never"),
+        ("evaluation: {temperatures: [1]}", r"others than temperature .1., each once"),
+        ("evaluation: {temperatures: [0.4, 0.4]}", r"others than temperature .1., each once"),
+        ("evaluation: {temperatures: [0]}", r"evaluation.temperatures.0: .*greater than 0"),
+        ("evaluation: {temperatures: [.inf]}", r"evaluation.temperatures.0: .*finite"),
         ("rollout: {temperature: 0}", r"rollout.temperature: .*greater than 0"),
         ("seed: \0", r"is not valid YAML: unacceptable character [^\n]*$"),
         (

@@ -38,17 +38,19 @@ def run_compare(
     seeds: int,
     out: Path,
     early: str,
-    hot: str,
+    temperatures: str,
     workers: int,
     overrides: list[str],
     sweep: str = "",
     mix: str = "",
 ) -> None:
     """Run, show, and write results.json and report.html."""
+    if temperatures:
+        overrides = [*overrides, f"evaluation.temperatures=[{temperatures}]"]
     swept = sweep_recipe(paths[-1], overrides, sweep) if sweep else []
     fixed = paths[:-1] if sweep else paths
     recipes = by_name([*(load_recipe(path, overrides) for path in fixed), *swept])
-    extras = make_extras(next(iter(recipes)), recipes, early, hot, mix)
+    extras = make_extras(next(iter(recipes)), recipes, early, mix)
     jobs, began = plan(recipes, seeds, out, extras, threads=1), time.time()
     found = have_done(jobs, out, "sps compare", workers)
     results = summarise(jobs, found)

@@ -190,7 +190,7 @@ def evaluations(recipe: Recipe) -> Iterator[Evaluations]:
     """The evaluations of a run: on validation now and then, on the test set at the end."""
     asked, task, schedule = recipe.evaluation, recipe.task, Schedule(recipe)
     if times := len(schedule.evaluated()):
-        times += len(recipe.checkpoint.shares)  # at most
+        times += len(recipe.checkpoint.shares) + 2 * len(asked.temperatures)  # at most
         yield Evaluations("validation", times, task.validation, asked.validation_n)
     if asked.final:
         names, limit = getattr(task, "benchmarks", ()), getattr(task, "limit", None)

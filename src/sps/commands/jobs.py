@@ -30,7 +30,6 @@ from sps.run.folder import (
     RECORD,
     RESULT,
     checkpoint_path,
-    mixed_path,
     scores_path,
     seed_path,
 )
@@ -45,12 +44,10 @@ Summaries = dict[str, dict[str, Any]]  # method name -> summary of its scores
 
 @dataclass(frozen=True)
 class Extra:
-    """Another use of a trained run: an earlier checkpoint, another temperature, a mix of its
-    weights with the base's."""
+    """Another use of a trained run: an earlier checkpoint, a mix of its weights with the base's."""
 
     name: str
     step: int | None = None
-    temperature: float | None = None
     mix: float | None = None  # the base's share
 
 
@@ -166,7 +163,7 @@ def run_job(job: Job) -> Summaries:
 
 
 def run_extra(job: Job) -> Summaries:
-    """Another use of a run that has ended: its extra's checkpoint, temperature and mix."""
+    """Another use of a run that has ended: its extra's checkpoint, or mix of the selected one."""
     from sps.build import (
         make_engine,
         make_policy,
@@ -181,21 +178,16 @@ def run_extra(job: Job) -> Summaries:
 
     refuse_other(job)
     recipe, extra = settle_dtype(job.recipe, job.folder), job.extras[0]
-    how, (step, mixes) = recipe.evaluation, _ended_with(job.folder, recipe.rl.steps)
-    heat = how.temperature if extra.temperature is None else extra.temperature
-    step = step if extra.step is None else extra.step
-    mixes = mixes if extra.step is None and extra.mix is None else 0.0
+    how, heat = recipe.evaluation, recipe.evaluation.temperature
+    step = _selected(job.folder, recipe.rl.steps) if extra.step is None else extra.step
     name = f"test-{step:06d}-{heat:g}" if extra.mix is None else f"mix-{extra.mix:g}-{step:06d}"
-    if mixes:  # what the run ended with
-        name = f"mix-{mixes:g}-{step:06d}-{heat:g}"
     written = scores_path(job.folder, name)
     if not written.exists():
         if extra.mix is not None or recipe.model.lora is not None:
             refuse_elsewhere(job.folder, {"model": recipe.model.model_dump()})
         use_threads(recipe)
         task = make_task(recipe)
-        place = mixed_path(job.folder) if mixes else checkpoint_path(job.folder, step)
-        policy = make_policy(recipe, str(place))
+        policy = make_policy(recipe, str(checkpoint_path(job.folder, step)))
         if extra.mix is not None:
             mix_into(policy.model, make_policy(recipe).model, extra.mix)
         engine, verifier = make_engine(policy, recipe.rollout.max_rows), open_verifier(task)
@@ -210,10 +202,10 @@ def run_extra(job: Job) -> Summaries:
     return {extra.name: _written(written)}
 
 
-def _ended_with(folder: Path, last: int) -> tuple[int, float]:
-    """The step whose weights a run ended with, and the base's share in them."""
+def _selected(folder: Path, last: int) -> int:
+    """The step whose checkpoint a run selected."""
     ends = [record for record in read_records(folder / RECORD) if record["kind"] == "done"]
-    return (ends[-1]["selected"], ends[-1].get("mixed", 0.0)) if ends else (last, 0.0)
+    return ends[-1]["selected"] if ends else last
 
 
 # What the scores of an untrained policy depend on.

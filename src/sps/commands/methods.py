@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from pathlib import Path
 from typing import Any
@@ -118,9 +117,9 @@ def _test_set(recipe: Recipe) -> dict[str, Any]:
 
 
 def make_extras(
-    first: str, recipes: dict[str, Recipe], early: str, hot: str, mix: str = ""
+    first: str, recipes: dict[str, Recipe], early: str, mix: str = ""
 ) -> dict[str, list[Extra]]:
-    """Cheap controls of the first method: early stops, hotter sampling, mixes with the base."""
+    """Cheap controls of the first method: early stops, mixes with the base."""
     recipe = recipes[first]
     steps = dict.fromkeys(_number(x, "--early") for x in early.split(",") if x)
     rounds = recipe.rl.algorithm.steps_per_generation
@@ -139,11 +138,6 @@ def make_extras(
                 f"{recipe.checkpoint.keep}, rl.algorithm.steps_per_generation {rounds})"
             )
     made = [Extra(f"{first} @{step}", step=step) for step in map(int, steps)]
-    heats = dict.fromkeys(_number(x, "--hot") for x in hot.split(",") if x)
-    for heat in heats:
-        if not 0 <= heat < math.inf:
-            raise UserError(f"--hot {heat:g}: a temperature is 0 or more, such as 1.2")
-    made += [Extra(f"{first} T={heat:g}", temperature=heat) for heat in heats]
     shares = parse_shares(mix, "--mix")
     return {first: made + [Extra(f"{first} mix={share:g}", mix=share) for share in shares]}
 

@@ -118,6 +118,9 @@ class EvaluationConfig(Node):
     top_k: NonNegative = 0
     every: NonNegative = 100  # RL steps between evaluations on the validation set; 0: none at all
     validation_n: Positive = 32  # samples a problem there
+    # At these, too, the base and what a run ends with are validated: sampling colder sharpens
+    # without training, and a method is worth what it adds to that.
+    temperatures: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = ()
     seed: int = 12345
     final: bool = True  # evaluate the selected checkpoint on the test set
     select: Literal["last", "honest", "paper"] = "last"
@@ -129,6 +132,15 @@ class EvaluationConfig(Node):
             raise ValueError(
                 "select: honest takes the best on the validation problems, and every: 0 never "
                 "evaluates there; set every to some RL steps, or select: last"
+            )
+        if self.temperatures and not self.every:
+            raise ValueError(
+                "temperatures are of the validation problems, and every: 0 never evaluates there; "
+                "set every to some RL steps, or temperatures: []"
+            )
+        if len({self.temperature, *self.temperatures}) <= len(self.temperatures):
+            raise ValueError(
+                f"temperatures are others than temperature ({self.temperature:g}), each once"
             )
         return self
 

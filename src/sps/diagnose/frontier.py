@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,10 +11,18 @@ import numpy as np
 
 from sps.algo.frontier import Frontier, frontier
 from sps.diagnose.read import Evaluation, RunFolder
+from sps.run.folder import TEMPERED
 
 Runs = Mapping[str, Sequence[RunFolder]]  # of each method, one a seed
-Validated = dict[int | str, Evaluation]  # by RL step; MIXED: after the last, mixed with the base
-MIXED = "mixed"
+Point = int | str  # an RL step; MIXED; or what `at` calls a sampling temperature
+Validated = dict[Point, Evaluation]
+MIXED = "mixed"  # after the last step, mixed with the base
+TEMPERED_BASE = "base at other temperatures"
+
+
+def at(temperature: float) -> str:
+    """A point of a path: what its end is at another sampling temperature."""
+    return f"T={temperature:g}"
 
 
 @dataclass(frozen=True)
@@ -23,9 +32,10 @@ class Paths:
     n: int
     questions: list[str]
     base_Q: np.ndarray  # before the first step
-    steps: dict[str, list[int | str]]  # of each method
+    steps: dict[str, list[Point]]  # of each method
     correct: dict[str, np.ndarray]  # [step, seed, question]
     left_out: list[str]  # a sentence for each method without a path
+    temperature: float  # of the points that do not name one
 
     def compare(self) -> Frontier:
         """Every method against the first."""
@@ -44,6 +54,7 @@ class Paths:
         return {
             "split": "validation",
             "k": found.k,
+            "temperature": self.temperature,
             "questions": len(self.questions),
             "base": {"point": list(found.base), "correct": _line(self.base_Q)},
             "range": list(found.range),
@@ -54,33 +65,62 @@ class Paths:
 
 
 def validation_paths(runs: Runs) -> Paths | None:
-    """Paths of the methods whose runs were all validated before the first step and later on; None
-    where there is none, or a single sample a question."""
+    """Paths of the methods whose runs were all validated before the first step and later on, and of
+    the base where it was at other temperatures; None where there is none, or a single sample a
+    question."""
     found = {name: _of_seeds(own) for name, own in runs.items() if own}
     base = next((seed[0] for seeds in found.values() for seed in seeds if 0 in seed), None)
     if base is None or base.n == 1:
         return None
+    own = next(_temperature(run) for of in runs.values() for run in of)
     count = max(len(seeds) for seeds in found.values())
     correct, steps, left_out = {}, {}, []
-    for name, seeds in found.items():
-        shared = _in_order(set.intersection(*map(set, seeds)) - {0})
-        own = [[seed[step] for seed in seeds] for step in shared]
+    for name, seeds in {**found, TEMPERED_BASE: _bases(runs, count)}.items():
+        shared = _in_order(set.intersection(*map(set, seeds)) if seeds else set(), own)
+        points = [[seed[point] for seed in seeds] for point in shared]
+        if name == TEMPERED_BASE and not shared:
+            continue
         if len(seeds) < count or not shared:
             left_out.append(f"{name}: not every seed has been validated yet")
-        elif any(e.n != base.n or [*e.correct] != [*base.correct] for at in own for e in at):
+        elif any(e.n != base.n or [*e.correct] != [*base.correct] for of in points for e in of):
             left_out.append(
                 f"{name}: validated on other questions, or with other samples, than the base"
             )
         else:
             steps[name] = shared
-            correct[name] = np.array([[[*e.correct.values()] for e in at] for at in own])
+            correct[name] = np.array([[[*e.correct.values()] for e in of] for of in points])
+    if not correct.keys() - {TEMPERED_BASE}:
+        return None
     base_Q = np.array([*base.correct.values()])
-    return Paths(base.n, [*base.correct], base_Q, steps, correct, left_out) if correct else None
+    return Paths(base.n, [*base.correct], base_Q, steps, correct, left_out, own)
 
 
-def _in_order(steps: set[int | str]) -> list[int | str]:
-    """A mix comes last: from the last step a path goes on to it, in a straight line of weights."""
-    return [*sorted(s for s in steps if isinstance(s, int)), *(s for s in steps if s == MIXED)]
+def _in_order(points: set[Point], own: float) -> list[Point]:
+    """Steps; the mix, as from the last step a path goes on to it in a straight line of weights; and
+    then temperatures: hotter ones, and back, and colder ones. The base is left out."""
+    path: list[Point] = sorted(p for p in points if isinstance(p, int) and p)
+    path += [p for p in points if p == MIXED]
+    heats = sorted(float(p[2:]) for p in points if isinstance(p, str) and p != MIXED)
+    hot, cold = [h for h in heats if h > own], [h for h in reversed(heats) if h < own]
+    end = path[-1:] or [0]  # of the base, where it begins
+    back = [*map(at, hot[-2::-1]), *end] if hot and cold else []
+    return [*path, *map(at, hot), *back, *map(at, cold)]
+
+
+def _temperature(run: RunFolder) -> float:
+    """The one that a run was validated at."""
+    told = run.setting("evaluation", "temperature")
+    return float(told) if isinstance(told, int | float) else 1.0
+
+
+def _bases(runs: Runs, count: int) -> list[Validated]:
+    """The base at other temperatures, which is the same to all methods, in as many seeds as they
+    have."""
+    for own in runs.values():
+        found = [{0: base[0]} | _heats(run, 0) for run in own if 0 in (base := _steps(run))]
+        if len(found) == count and all(len(seed) > 1 for seed in found):
+            return found
+    return []
 
 
 def _of_seeds(runs: Sequence[RunFolder]) -> list[Validated]:
@@ -94,11 +134,26 @@ def _of_seeds(runs: Sequence[RunFolder]) -> list[Validated]:
 
 
 def _validated(run: RunFolder) -> Validated:
-    found: Validated = {e.step: e for e in run.split("validation") if e.step is not None}
-    last = max((step for step in found if isinstance(step, int)), default=None)
+    steps = _steps(run)
+    last = max(steps, default=None)
     # A mix of another step is on no line from the last one. What is recorded has no step: the last.
     mixed = [e for e in run.split(MIXED) if e.step in (None, last)]
-    return found | ({MIXED: mixed[-1]} if mixed else {})
+    found: Validated = {**steps, **({MIXED: mixed[-1]} if mixed else {})}
+    return found | (_heats(run, last) if last else {})
+
+
+def _steps(run: RunFolder) -> dict[int, Evaluation]:
+    return {e.step: e for e in run.split("validation") if e.step is not None}
+
+
+def _heats(run: RunFolder, step: int) -> Validated:
+    """What a step's weights are at other temperatures."""
+    found: Validated = {}
+    for one in run.evaluations:
+        if one.split.startswith(TEMPERED) and one.step == step:
+            with suppress(ValueError):  # a name that no run gives
+                found[at(float(one.split.removeprefix(TEMPERED)))] = one
+    return found
 
 
 def _line(count_Q: np.ndarray) -> str:

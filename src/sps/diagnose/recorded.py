@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from sps.algo.passk import Counts
-from sps.diagnose.frontier import MIXED
+from sps.diagnose.frontier import MIXED, TEMPERED_BASE
 from sps.diagnose.read import Evaluation, RunFolder
 from sps.errors import UserError
+from sps.run.folder import TEMPERED
 from sps.run.reading import read_json, read_text
 
 Recorded = dict[str, list[RunFolder]]  # of each method, one a seed
+Point = int | str  # of a path (diagnose/frontier.py)
+Heats = Mapping[int, Mapping[str, Sequence[int]]]  # right samples by step and temperature
 Means = dict[int, dict[int, float]]  # Pass@k by step and k
 _MOST = 10**6  # samples a question
 # Of a file that is JSON but not what it should be.
@@ -48,17 +51,33 @@ def compared_runs(path: Path, results: Mapping[str, Any]) -> Recorded:
         return {}
     try:
         n, base = int(found["k"]), _numbers(found["base"]["correct"])
+        own = float(found.get("temperature", 1.0))
+        paths = {name: _seeds(one) for name, one in found["methods"].items()}
+        bases = paths.pop(TEMPERED_BASE, [])
         return {
             name: [
-                _run(path, name, n, {0: base} | dict(zip(one["steps"], seed, strict=True)))
-                for seed in zip(
-                    *([_numbers(line) for line in at] for at in one["correct"]), strict=True
-                )
+                _run(path, name, n, {0: base} | seed, _heats(seed, bases[i] if bases else {}), own)
+                for i, seed in enumerate(seeds)
             ]
-            for name, one in found["methods"].items()
+            for name, seeds in paths.items()
         }
     except _WRONG as error:
         raise UserError(f"{path}: its `frontier` cannot be read ({error!r})") from None
+
+
+def _seeds(one: Mapping[str, Any]) -> list[dict[Point, list[int]]]:
+    """Right samples at each point of a method's path, by seed."""
+    counts = ([_numbers(line) for line in of_seeds] for of_seeds in one["correct"])
+    return [dict(zip(one["steps"], seed, strict=True)) for seed in zip(*counts, strict=True)]
+
+
+def _heats(seed: Mapping[Point, list[int]], base: Mapping[Point, list[int]]) -> Heats:
+    """What stands at other temperatures: of the last step, and of the base."""
+    last = max((p for p in seed if isinstance(p, int)), default=0)
+    return {
+        step: {p[2:]: counts for p, counts in own.items() if isinstance(p, str) and p != MIXED}
+        for step, own in ((last, seed), (0, base))
+    }
 
 
 def compared_counts(scores: Mapping[str, Any]) -> list[Counts]:
@@ -84,7 +103,8 @@ def compared_means(results: Mapping[str, Any], method: str) -> Means:
 
 def listed_runs(path: Path) -> Recorded:
     """The runs of a file with one line each: method, seed, n, and `right` by step, the right
-    samples of each question. Of a run that is there twice, the line with more steps counts."""
+    samples of each question; also `tempered`, by step and temperature, and the `temperature` of the
+    others. Of a run that is there twice, the line with more steps counts."""
     found: dict[tuple[str, int], RunFolder] = {}
     try:
         lines = read_text(path).splitlines()
@@ -94,8 +114,10 @@ def listed_runs(path: Path) -> Recorded:
         try:
             told = json.loads(line)
             key = str(told["method"]), int(told["seed"])
-            steps: dict[int | str, Any] = {int(s): counts for s, counts in told["right"].items()}
-            run = _run(path, key[0], int(told.get("n", 0)), dict(sorted(steps.items())))
+            steps: dict[Point, Any] = {int(s): counts for s, counts in told["right"].items()}
+            heats = {int(s): own for s, own in told.get("tempered", {}).items()}
+            ordered, own = dict(sorted(steps.items())), float(told.get("temperature", 1.0))
+            run = _run(path, key[0], int(told.get("n", 0)), ordered, heats, own)
         except _WRONG as error:
             raise UserError(
                 f"{path}, line {i}: no run's results ({error!r}); a line has method, seed, n, and "
@@ -109,16 +131,30 @@ def listed_runs(path: Path) -> Recorded:
     return {m: [found[key] for key in sorted(found) if key[0] == m] for m in methods}
 
 
-def _run(path: Path, name: str, n: int, steps: Mapping[int | str, Sequence[int]]) -> RunFolder:
+def _run(
+    path: Path,
+    name: str,
+    n: int,
+    steps: Mapping[Point, Sequence[int]],
+    heats: Heats,
+    temperature: float,
+) -> RunFolder:
     validated = []
-    for step, counts in steps.items():
-        known = _checked(counts, n)
-        if step == MIXED:
-            validated.append(Evaluation(MIXED, MIXED, None, n, known, {}))
-        else:
-            at = int(step)
-            validated.append(Evaluation(f"validation-{at:06d}", "validation", at, n, known, {}))
-    return RunFolder(path / name, name, evaluations=validated)
+
+    def add(split: str, step: int | None, counts: Sequence[int]) -> None:
+        known, tail = _checked(counts, n), "" if step is None else f"-{step:06d}"
+        validated.append(Evaluation(f"{split}{tail}", split, step, n, known, {}))
+
+    for point, counts in steps.items():
+        if point == MIXED:
+            add(MIXED, None, counts)
+        elif not str(point).startswith("T="):
+            add("validation", int(point), counts)
+    for step, own in heats.items():
+        for heat, counts in own.items():
+            add(f"{TEMPERED}{float(heat):g}", step, counts)
+    recipe = {} if temperature == 1 else {"evaluation": {"temperature": temperature}}
+    return RunFolder(path / name, name, recipe=recipe, evaluations=validated)
 
 
 def _numbers(line: str) -> list[int]:

@@ -15,7 +15,15 @@ from sps.policy.checkpoint import damage, load_weights, save_model, saved_checkp
 from sps.policy.mix import mix_adapters, mix_into
 from sps.policy.weights import refuse_other_base
 from sps.run.disk import sync, write_whole
-from sps.run.folder import CHECKPOINTS, END, EVALS, checkpoint_path, mixed_path, scores_path
+from sps.run.folder import (
+    CHECKPOINTS,
+    END,
+    EVALS,
+    checkpoint_path,
+    mixed_path,
+    scores_path,
+    tempered,
+)
 from sps.store.evals import EvalStore
 from sps.types import Problem, Sampling
 
@@ -136,10 +144,23 @@ def measure(
     return scores
 
 
-def measure_end(run: Run, step: int, share: float) -> Scores:
-    """On the test problems, what the run ends with: a step's weights, with a share of the base's.
-    Samples that another end has left, as of a checkpoint that was damaged since, are none of it."""
-    folder = run.folder / EVALS / "test"
+def measure_end(run: Run, step: int, share: float) -> Scores | None:
+    """What the run ends with, a step's weights with a share of the base's: on the validation
+    problems at other temperatures, and on the test problems."""
+    how = run.recipe.evaluation
+    for heat in how.temperatures:
+        name = tempered(heat, step)
+        _forget_other_end(run, name, step, share)
+        measure(run, name, run.validation, how.validation_n, step, heat)
+    if not how.final:
+        return None
+    _forget_other_end(run, "test", step, share)
+    return measure(run, "test", run.test, how.n, step)
+
+
+def _forget_other_end(run: Run, name: str, step: int, share: float) -> None:
+    """Samples that another end has left, as of a checkpoint that was damaged since, go."""
+    folder = run.folder / EVALS / name
     written, now = folder / END, f"step {step}, {share:g} of the base\n"
 
     def forget_others() -> None:
@@ -150,7 +171,6 @@ def measure_end(run: Run, step: int, share: float) -> Scores:
         write_whole(written, now)
 
     run.ranks.broadcast(forget_others)
-    return measure(run, "test", run.test, run.recipe.evaluation.n, step)
 
 
 def _put_on_record(run: Run, name: str, step: int, scores: Scores, **more: float) -> None:
@@ -165,6 +185,17 @@ def validate(run: Run, step: int) -> None:
     """Scores on the validation problems, kept by step; of step 0 they are the base's."""
     n = run.recipe.evaluation.validation_n
     run.scores[step] = measure(run, f"validation-{step:06d}", run.validation, n, step)
+
+
+def validate_base(run: Run) -> None:
+    """Before the first step, at every temperature; what is on record is not measured again."""
+    how = run.recipe.evaluation
+    if not run.scores:
+        validate(run, 0)
+    for heat in how.temperatures:
+        name = tempered(heat, 0)
+        if not run.ranks.broadcast(scores_path(run.folder, name).exists):
+            measure(run, name, run.validation, how.validation_n, 0, heat)
 
 
 def select(run: Run) -> int:

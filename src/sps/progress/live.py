@@ -14,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from sps.run.folder import TEMPERED
 from sps.run.notebook import Place, in_notebook
 
 _RECENT = 20  # steps that the shown means are over
@@ -117,7 +118,7 @@ class State:
             self._remember(record)
         if kind in ("rl", "irl"):
             self.phase = f"{kind.upper()} phase {record.get('phase', '')}".strip()
-        elif kind == "eval":
+        elif kind == "eval" and not str(record.get("name")).startswith(TEMPERED):
             self.passes = passes(record)
             if isinstance(record.get("greedy_logprob"), int | float):
                 self.greedy.append(float(record["greedy_logprob"]))

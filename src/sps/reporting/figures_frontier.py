@@ -8,11 +8,11 @@ import numpy as np
 
 from sps.algo.frontier import NO_RANGE, QUANTILES, Frontier, Gap, Standing
 from sps.algo.passk import pass_at_k
-from sps.diagnose.frontier import Paths, validation_paths
+from sps.diagnose.frontier import TEMPERED_BASE, Paths, validation_paths
 from sps.reporting.blocks import Cell, Figure, Table, percent, points
-from sps.reporting.plane import Line, draw_lines
+from sps.reporting.plane import Line, draw_lines, words_of_heats
 from sps.reporting.study import Study
-from sps.reporting.style import marks
+from sps.reporting.style import Mark, marks
 from sps.reporting.svg import Point
 
 
@@ -57,7 +57,8 @@ def _figure(
     study: Study, lines: list[Line], k: int, questions: int, gaps: Sequence[Gap] = ()
 ) -> Figure:
     seeds = max(len(s.runs) or s.facts.get("seeds", 1) for s in study.subjects)
-    data, layout = draw_lines(lines, k, seeds, marks(s.name for s in study.subjects))
+    style = marks(s.name for s in study.subjects) | {TEMPERED_BASE: Mark("grey", "circle", "dot")}
+    data, layout = draw_lines(lines, k, seeds, style)
     note = (
         f"Up and to the right is better. Each line follows a method on {questions} validation "
         "questions from the base (star) to its last step; there is a mark at every validation. "
@@ -69,6 +70,11 @@ def _figure(
         runs = [run for s in study.subjects if s.name in mixed for run in s.runs]
         chosen = any(run.setting("checkpoint", "mix") == "auto" for run in runs)
         note += " The base's share in them was chosen on these questions." * chosen
+    if heats := words_of_heats(point for line in lines for point in line.steps):
+        note += (
+            f" Dotted it goes on through other sampling temperatures ({', '.join(heats)}), as the "
+            "base does from the star: sampling colder sharpens without training."
+        )
     bars = f" Bars span the {seeds} seeds." if any(line.low != line.high for line in lines) else ""
     said = " ".join(gap_sentence(gap, k) for gap in gaps)
     title = f"The frontier: Pass@{k} against Pass@1 during training"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -20,7 +20,7 @@ class Line:
     """A method's way through training; the base is the first of its points."""
 
     name: str
-    steps: Sequence[int | str]  # a word where it is no step: mixed
+    steps: Sequence[int | str]  # a word where it is no step: mixed, or a temperature
     points: Sequence[Point]  # means over seeds
     low: Sequence[Point]  # of the seeds, Pass@1 and Pass@k by themselves
     high: Sequence[Point]
@@ -32,7 +32,7 @@ def draw_lines(
     """Traces and layout of the figure."""
     base = lines[0].points[0]
     ranges = _ranges(lines)
-    data = [_path(line, k, style[line.name]) for line in lines]
+    data = [trace for line in lines for trace in _paths(line, k, style[line.name])]
     ends = {line.name: line.points for line in lines} | {"base": [base]}
     colours = {line.name: f"@{style[line.name].colour}" for line in lines} | {"base": "@grey"}
     level = ((ranges[0][0], base[1]), (ranges[0][1], base[1]))
@@ -51,7 +51,26 @@ def draw_lines(
     return [*data, _star(base, k)], layout
 
 
-def _path(line: Line, k: int, mark: Mark) -> dict[str, Any]:
+def _paths(line: Line, k: int, mark: Mark) -> list[dict[str, Any]]:
+    """Training, and the way on from its end through temperatures, which is dotted."""
+    heats = [str(s).startswith("T=") for s in line.steps]
+    if True not in heats:
+        return [_path(line, k, mark)]
+    end = heats.index(True)
+    trained, heated = (
+        Line(line.name, line.steps[of], *(points[of.start : stop] for points in _points(line)))
+        for of, stop in ((slice(0, end), end + 1), (slice(end, None), None))
+    )
+    faint = replace(mark, symbol=f"{mark.symbol.removesuffix('-open')}-open", dash="dot")
+    first = line.steps[end - 1] if end else 0
+    return [*([_path(trained, k, mark)] if end else []), _path(heated, k, faint, first)]
+
+
+def _points(line: Line) -> tuple[Sequence[Point], ...]:
+    return line.points, line.low, line.high
+
+
+def _path(line: Line, k: int, mark: Mark, first: int | str = 0) -> dict[str, Any]:
     """A line, with a bar from the lowest to the highest seed at each mark."""
     said = f"%{{customdata}}: Pass@1 %{{x:.1%}}, Pass@{k} %{{y:.1%}}"
     x, y = (list(values) for values in zip(*line.points, strict=True))
@@ -62,7 +81,8 @@ def _path(line: Line, k: int, mark: Mark) -> dict[str, Any]:
         "y": y,
         "name": line.name,
         "line": {"color": f"@{mark.colour}", "width": 2.5, "dash": mark.dash},
-        # The star stands for the first. Sizes in a list would make them see-through.
+        # The first has a mark: the star, or the end of training. Sizes in a list would make them
+        # see-through.
         "marker": {
             "symbol": mark.symbol,
             "color": f"@{mark.colour}",
@@ -71,7 +91,7 @@ def _path(line: Line, k: int, mark: Mark) -> dict[str, Any]:
         },
         "error_x": _error(line, 0, mark),
         "error_y": _error(line, 1, mark),
-        "customdata": [s if isinstance(s, str) else f"step {s}" for s in (0, *line.steps)],
+        "customdata": [s if isinstance(s, str) else f"step {s}" for s in (first, *line.steps)],
         "hovertemplate": f"{said}<extra>{escape(line.name)}</extra>",
         "cliponaxis": False,
     }
@@ -123,13 +143,22 @@ def _ranges(lines: Sequence[Line]) -> list[list[float]]:
 
 def _key(lines: Sequence[Line], seeds: int) -> str:
     """How marks and bars are read, in a few words."""
-    steps = [[s for s in (0, *line.steps) if isinstance(s, int)] for line in lines]
+    steps = [sorted({s for s in (0, *line.steps) if isinstance(s, int)}) for line in lines]
     gaps = {b - a for own in steps for a, b in pairwise(own)}
     last = max(own[-1] for own in steps)
     each = f"every {gaps.pop()} steps" if len(gaps) == 1 else "at each validation"
     bars = f"; bars span {seeds} seeds" if any(line.low != line.high for line in lines) else ""
-    mixed = any(isinstance(s, str) for line in lines for s in line.steps)
-    return f"a mark {each}, to step {last}{', then mixed with the base' * mixed}{bars}"
+    words = {s for line in lines for s in line.steps if isinstance(s, str)}
+    more = ", then mixed with the base" * ("mixed" in words)
+    heats = ", ".join(words_of_heats(words))
+    more += f", then dotted at {heats}" if heats else ""
+    return f"a mark {each}, to step {last}{more}{bars}"
+
+
+def words_of_heats(steps: Iterable[int | str]) -> list[str]:
+    """The temperatures among the points of paths, the hottest first."""
+    found = {s for s in steps if isinstance(s, str) and s.startswith("T=")}
+    return sorted(found, key=lambda s: -float(s[2:]))
 
 
 def _label(name: str, at: Point, spot: Spot, colour: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ base.sha256                     of the weights that it began from (model.path)
 started_in                      the folder that sps was started in, at which relative paths start
 rollouts/*.parquet              see store/rollouts.py
 evals/NAME.json, evals/NAME/    scores of an evaluation, and its samples
-evals/test/end                  whose samples they are: the step, and the base's share
+evals/NAME/end                  of what a run ends with: the step, and the base's share
 checkpoints/step-000100/        and stop-000117 of a stop, damaged-step-000100 put aside
 checkpoints/mixed/              the selected one mixed with the base: checkpoint.mix
 result.json                     a run of a comparison has ended: its test scores
@@ -25,7 +25,8 @@ TASK_FILE, TASK_HASH = "task.py", "task.sha256"
 DATA_HASH, BASE_HASH, STARTED_IN = "data.sha256", "base.sha256", "started_in"
 RESULTS = "results.json"  # of a comparison, or of an evaluation by sps eval
 CHECKPOINTS, ROLLOUTS, EVALS = "checkpoints", "rollouts", "evals"
-END = "end"  # in evals/test
+TEMPERED = "temperature-"  # begins the name of a validation at another temperature
+END = "end"  # in evals/NAME
 
 
 def checkpoint_path(run: Path, step: int) -> Path:
@@ -41,6 +42,11 @@ def stop_path(run: Path, step: int) -> Path:
 def mixed_path(run: Path) -> Path:
     """The weights that a run ends with where they are mixed with the base's."""
     return run / CHECKPOINTS / "mixed"
+
+
+def tempered(temperature: float, step: int) -> str:
+    """The name of a validation at another temperature than the recipe's."""
+    return f"{TEMPERED}{temperature:g}-{step:06d}"
 
 
 def set_aside(checkpoint: Path) -> Path:

@@ -171,6 +171,59 @@ def test_figure_has_the_paths_the_base_and_names_at_the_ends():
     assert rows["grpo"][2][0] == "37.5"  # Pass@4 is 1, the base's, up to step 10
 
 
+def tempered(one, step, **of_heats):
+    """A run that was validated at other temperatures too: T0_5=(right of q1, right of q2)."""
+    for heat, (a, b) in of_heats.items():
+        name = f"temperature-{float(heat[1:].replace('_', '.')):g}"
+        right = {"q1": a, "q2": b}
+        one.evaluations.append(Evaluation(f"{name}-{step:06d}", name, step, 4, right, {}))
+    return one
+
+
+def test_a_path_goes_on_through_temperatures_in_their_order():
+    one = tempered(run((10, 2, 1), (20, 2, 2)), 20, T0_5=(3, 2), T2=(1, 1), T0_25=(4, 0))
+    tempered(one, 10, T0_5=(4, 4))  # not the end
+    steps = validation_paths({"a": [tempered(one, 0, T0_5=(2, 1))]}).steps
+    assert steps["a"] == [10, 20, "T=2", 20, "T=0.5", "T=0.25"]
+    assert steps["base at other temperatures"] == ["T=0.5"]
+    one.recipe = {"evaluation": {"temperature": 0.4}}  # of the points that name none
+    assert validation_paths({"a": [one]}).steps["a"] == [
+        10,
+        20,
+        *["T=0.5", "T=2", "T=0.5"],
+        20,
+        "T=0.25",
+    ]
+
+
+def test_a_seed_without_a_temperature_has_it_left_out_for_all():
+    seeds = [tempered(run((10, 2, 1)), 10, T0_5=(3, 1)), run((10, 2, 2))]
+    assert validation_paths({"a": seeds}).steps == {"a": [10]}
+    strange = tempered(run((10, 2, 1)), 10, Tnan=(3, 1), T0_5=(3, 1))
+    strange.evaluations[-2] = Evaluation("temperature-x-000010", "temperature-x", 10, 4, {}, {})
+    assert validation_paths({"a": [strange]}).steps == {"a": [10, "T=0.5"]}
+
+
+def test_what_is_sampled_at_other_temperatures_is_dotted_and_counts():
+    plain = run((10, 2, 1), (20, 2, 2))
+    one = tempered(tempered(run((10, 2, 1), (20, 2, 2)), 20, T0_5=(3, 3)), 0, T0_5=(2, 1))
+    figure, table = frontier_blocks(study(grpo=[plain], sps=[one]))
+    drawn = [(t["name"], t["line"]["dash"], t["customdata"]) for t in figure.data if "line" in t]
+    assert drawn == [
+        ("grpo", "solid", ["step 0", "step 10", "step 20"]),
+        ("sps", "solid", ["step 0", "step 10", "step 20"]),
+        ("sps", "dot", ["step 20", "T=0.5"]),
+        ("base at other temperatures", "dot", ["step 0", "T=0.5"]),
+    ]
+    heated = [t for t in figure.data if t.get("name") == "sps"][1]
+    assert (heated["x"], heated["y"]) == ([1 / 2, 3 / 4], [1, 1])
+    assert heated["marker"]["symbol"].endswith("-open")
+    assert "through other sampling temperatures (T=0.5)" in figure.note
+    assert figure.layout["meta"]["key"] == "a mark every 10 steps, to step 20, then dotted at T=0.5"
+    rows = {row[0]: row for row in table.rows}
+    assert [rows[name][1] for name in rows] == ["50.0", "75.0", "37.5"]
+
+
 def test_bars_span_the_seeds():
     figure, _ = frontier_blocks(study(sps=SPS))
     (line,) = [t for t in figure.data if t["name"] == "sps"]

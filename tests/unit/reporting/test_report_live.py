@@ -114,3 +114,13 @@ def test_passes_of_one_k():
 def test_a_run_that_ends_mixed_says_so():
     record = {"kind": "done", "step": 12, "selected": 12, "mixed": 0.3}
     assert State(12).sentence(record) == "done, step 12 selected, mixed with 0.3 of the base"
+
+
+def test_what_is_sampled_at_another_temperature_is_not_how_far_a_run_is():
+    state, curve = State(10), {"1": [0.5, 0.4, 0.6]}
+    for name, rate in (("validation-000010", -2.0), ("temperature-0.5-000010", -1.0)):
+        state.take(
+            {"kind": "eval", "step": 10, "name": name, "pass_at_k": curve, "greedy_logprob": rate}
+        )
+        curve = {"1": [0.7, 0.6, 0.8]}
+    assert (state.passes, state.greedy) == ("Pass@1 50.0 % [40.0, 60.0]", [-2.0])
