@@ -20,6 +20,8 @@ def test_the_time_of_a_job_by_hand():
     # And 6 IRL phases of 4 steps; the last also validates its mix.
     assert demo.job_seconds(sps, speed) == pytest.approx(30 + 51.2 + 48)
     assert demo.job_seconds(both, speed) == pytest.approx(30 + 51.2 + 48 + 6.4)
+    colder = load_recipe(PATHS[0], ["evaluation.temperatures=[0.7,0.4]"])
+    assert demo.job_seconds(colder, speed) == pytest.approx(30 + 25.6 + 25.6 + 4 * 6.4)
 
 
 def test_the_time_of_a_demo_by_hand():
@@ -40,7 +42,7 @@ def started(monkeypatch):
     monkeypatch.setattr(
         demo,
         "run_compare",
-        lambda paths, seeds, out, early, hot, workers, changes: asked.append((seeds, changes)),
+        lambda paths, seeds, out, early, heats, workers, changes: asked.append((seeds, changes)),
     )
     return asked
 

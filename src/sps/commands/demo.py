@@ -26,6 +26,7 @@ from sps.run.reading import read_json
 from sps.run.track import read_records
 
 _RECIPES = ("demo/countdown_grpo", "demo/countdown_sps_phases", "demo/countdown_sps")
+_HEATS = "0.7,0.4"  # sampling temperatures beside 1
 _BUDGET = 360.0  # seconds
 _SEEDS = (3, 2, 1)  # the first that fits
 _SPEED = "speed.json"
@@ -65,7 +66,7 @@ def run_demo(out: Path | None, seeds: int | None, quick: bool, again: bool) -> N
         seeds = 1
     elif seeds is None:
         seeds = _fitting_seeds(recipes, out, began)
-    run_compare(recipes, seeds, out, "", "", 0, _QUICK if quick else [])
+    run_compare(recipes, seeds, out, "", "" if quick else _HEATS, 0, _QUICK if quick else [])
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def _fitting_seeds(paths: list[Path], out: Path, began: float) -> int:
     written = out / _SPEED
     if written.exists():
         return int(read_json(written)["seeds"])
-    recipes = [load_recipe(path) for path in paths]
+    recipes = [load_recipe(path, [f"evaluation.temperatures=[{_HEATS}]"]) for path in paths]
     make_base(recipes[0])
     cores = os.cpu_count() or 1
     with status("measuring the speed of this machine"):
@@ -137,6 +138,7 @@ def job_seconds(recipe: Recipe, speed: Speed) -> float:
     schedule, task = Schedule(recipe), recipe.task
     irl_steps = recipe.irl.steps * sum(phase.irl for phase in schedule.phases())
     validations = len(schedule.evaluated()) + len(recipe.checkpoint.shares)
+    validations += 2 * len(recipe.evaluation.temperatures)  # of the base, and at the end
     samples = validations * task.validation * recipe.evaluation.validation_n
     samples += _test_samples(recipe)
     return recipe.rl.steps * speed.step + irl_steps * speed.irl_step + samples * speed.sample
@@ -163,7 +165,8 @@ def _purpose(quick: bool) -> str:
             "Countdown: reach a target from four numbers. A small policy has seen mostly\n"
             "aimless attempts; RL sharpens it. Watch Pass@1 rise and Pass@128 fall, and what\n"
             "SPS and memory do about that. Memory + SPS ends mixed with the base: 0.3 of its\n"
-            "weights are the base's.\n"
+            "weights are the base's. At last all are sampled colder, the base too, which\n"
+            "sharpens without training.\n"
         )
     small = dict(pair.split("=") for pair in _QUICK)
     return (
