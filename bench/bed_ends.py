@@ -29,6 +29,7 @@ from sps.verify import open_verifier
 
 SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)  # of the trained one
 TEMPERATURES = (1.4, 0.8, 0.6, 0.4, 0.2)  # beside that of the run
+OF_BASE = (*TEMPERATURES, 0.1, 0.05)
 OF_MIXES = (0.8, 0.6, 0.4)
 Scores = dict[str, dict[str, dict[str, Any]]]  # share of the trained one -> temperature -> scores
 
@@ -36,7 +37,7 @@ Scores = dict[str, dict[str, dict[str, Any]]]  # share of the trained one -> tem
 def grid(ways: Collection[str], own: float) -> dict[float, tuple[float, ...]]:
     """The temperatures of each share; `own` is the run's."""
     if not ways:
-        return {0.0: TEMPERATURES}
+        return {0.0: OF_BASE}
     both, found = "mixed_tempered" in ways, {}
     for share in SHARES if both or "mixed" in ways else ():
         found[share] = (own, *OF_MIXES) if both and 0.2 < share < 0.8 else (own,)
