@@ -213,8 +213,8 @@ def _split(name: str, temperature: Any) -> tuple[str, int | None]:
 
 
 def _say_what_is_not_there(run: RunFolder) -> None:
-    evaluated = {r["kind"] for r in run.records} == {"eval"}
-    if evaluated and not run.split("validation"):
+    kinds = {r["kind"] for r in run.records} - {"warning"}
+    if kinds == {"eval"} and not run.split("validation"):
         return  # an evaluation of a policy that was not trained here: nothing else belongs to it
     if run.records and not run.of_kind("done"):
         last = max(r["step"] for r in run.records)
