@@ -56,6 +56,13 @@ class RunFolder:
         found = [e for e in self.evaluations if e.split == name]
         return sorted(found, key=lambda e: (e.step is None, e.step or 0, e.name))
 
+    def base_share(self) -> float:
+        """The base's in the weights that it ended with; 0 where they are not mixed, or none is
+        known."""
+        ends = self.of_kind("done")[-1:]
+        share = ends[0].get("mixed") if ends else None
+        return share if isinstance(share, int | float) else 0.0
+
     def setting(self, *path: str) -> Any:
         """A value of the recipe, or None."""
         at: Any = self.recipe
