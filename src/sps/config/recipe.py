@@ -18,7 +18,7 @@ from sps.config.irl import IRL
 from sps.config.rl import RL
 from sps.config.tasks import TaskConfig
 from sps.rollout.table import ENGINES, NativeConfig, VllmConfig, known_engine
-from sps.schema import Node, NonNegative, Positive, Rate, Share
+from sps.schema import MOST_SAMPLES, Node, NonNegative, Positive, Rate, Samples, Share
 from sps.tasks.countdown import CountdownConfig
 
 _LONGEST = 100  # bytes of a name
@@ -85,7 +85,7 @@ class Rollouts(Node):
     native: NativeConfig = NativeConfig()
     vllm: VllmConfig = VllmConfig()
     prompts: Positive = 16  # problems an optimizer step
-    n: Annotated[int, Field(ge=2)] = 8  # samples a problem: the group
+    n: Annotated[int, Field(ge=2, le=MOST_SAMPLES)] = 8  # samples a problem: the group
     temperature: Annotated[float, Field(gt=0)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     top_k: NonNegative = 0
@@ -112,12 +112,12 @@ class Rollouts(Node):
 class EvaluationConfig(Node):
     """Pass@k and Avg@n on held-out problems."""
 
-    n: Positive = 128
+    n: Samples = 128
     temperature: Annotated[float, Field(ge=0)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     top_k: NonNegative = 0
     every: NonNegative = 100  # RL steps between evaluations on the validation set; 0: none at all
-    validation_n: Positive = 32  # samples a problem there
+    validation_n: Samples = 32  # samples a problem there
     # At these, too, the base and what a run ends with are validated: sampling colder sharpens
     # without training, and a method is worth what it adds to that.
     temperatures: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = ()

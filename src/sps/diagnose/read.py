@@ -15,11 +15,11 @@ from sps.algo.diversity import Solutions, read_solutions
 from sps.run.folder import CHECKPOINTS, EVALS, RECIPE, RECORD, ROLLOUTS, find_checkpoints
 from sps.run.reading import parse_yaml, read_json, read_text
 from sps.run.track import read_records
+from sps.schema import MOST_SAMPLES
 from sps.store.rollouts import SCHEMA, listing, strays
 
 _BATCH = 4096
 _MEANS = ("mean_length", "mean_logprob", "greedy_logprob")  # of a summary
-_MOST = 10**6  # samples a question
 _WORDS = {"kind", "of", "name", "text"}  # fields of a record that are words
 
 
@@ -181,7 +181,7 @@ def _evaluations(run: RunFolder) -> list[Evaluation]:
             summary = read_json(path)
             correct = {str(q): int(c) for q, c in summary["per_question"].items()}
             n = int(summary["n"])
-            if not 1 <= n <= _MOST or not all(0 <= c <= n for c in correct.values()):
+            if not 1 <= n <= MOST_SAMPLES or not all(0 <= c <= n for c in correct.values()):
                 raise ValueError("counts are out of range")
             kinds = {str(kind): int(count) for kind, count in summary.get("kinds", {}).items()}
             told = read_solutions(summary.get("solutions"), correct)
