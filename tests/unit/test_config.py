@@ -173,6 +173,13 @@ def test_circular_extends_is_refused(write):
         load_recipe(write("extends: other.yaml"))
 
 
+def test_a_model_may_be_below_the_home_folder(write, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/somebody")
+    recipe = load_recipe(write("model: {path: ~/models/a}"))
+    assert recipe.model.path == "/home/somebody/models/a"
+    assert load_recipe(write("model: {path: a/b}")).model.path == "a/b"
+
+
 @pytest.mark.parametrize(
     ("item", "read", "value"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os.path
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
@@ -61,7 +62,8 @@ class Lora(Node):
 class Model(Node):
     """Which policy to start from."""
 
-    path: str | None = None  # HF folder, hub id, or a run's checkpoint; None: the embedded policy
+    # HF folder, hub id, or a run's checkpoint; None: the embedded policy
+    path: Annotated[str, AfterValidator(os.path.expanduser)] | None = None
     gguf: str | None = None  # file name of a GGUF inside path
     trust_remote_code: bool = False  # run the code that comes with the model: read it first
     # Of the computation; weights are float32. auto: bfloat16 on a GPU, float32 on a CPU.

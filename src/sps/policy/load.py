@@ -213,6 +213,8 @@ def find_model(path: str, gguf: str | None) -> tuple[Path, str | None]:
     where = str(folder)
     if gguf and not (folder / gguf).is_file():
         raise UserError(f"model.path: there is no file {gguf} in {where}")
+    if folder.is_file() and not gguf:
+        raise UserError(f"model.path: {where} is a file; name the folder of the model")
     looks_local = where.startswith((".", "/", "~")) or where.count("/") != 1
     if looks_local and not folder.exists():
         raise UserError(
