@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pydantic
@@ -171,6 +172,24 @@ def test_circular_extends_is_refused(write):
     write("extends: recipe.yaml", "other.yaml")
     with pytest.raises(UserError, match="goes in a circle"):
         load_recipe(write("extends: other.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "task: {path: my_task.py}",
+            "task.path: no such key; type python has it, countdown has not: set task.type",
+        ),
+        ("task: {type: python, path: a.py, numbers: 4}", "type countdown has it, python has not"),
+        ("task: {data: rows.jsonl}", "type choice, math, python has it, countdown has not"),
+        ("rl: {algorithm: {eps_high: 0.3}}", "type dapo, gspo has it, grpo has not: set rl.algo"),
+        ("rl: {algorithm: {type: raft, eps: 1}}", "bbg, clip_cov, dapo and 10 more has it, raft"),
+    ],
+)
+def test_a_key_of_another_type_names_the_type(write, text, said):
+    with pytest.raises(UserError, match=re.escape(said)):
+        load_recipe(write(text))
 
 
 def test_a_model_may_be_below_the_home_folder(write, monkeypatch):

@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from sps.config.recipe import Recipe
+from sps.config.rl import RL
 from sps.config.shipped import find_recipe, near_names
 from sps.errors import UserError
 from sps.run.reading import parse_yaml, read_text
@@ -245,6 +246,13 @@ def _name(place: Sequence[str]) -> str:
 
 def _unknown_key(place: list[str]) -> str:
     known = _keys_at(place[:-1])
+    if types := _types_with(place):
+        name = _name(place)
+        more = f" and {len(types) - 3} more" if len(types) > 3 else ""
+        return (
+            f"{name}: no such key; type {', '.join(types[:3])}{more} has it, {place[-2]} has not: "
+            f"set {name.rpartition('.')[0]}.type"
+        )
     near = difflib.get_close_matches(place[-1], known, n=1, cutoff=0.5)
     other = SYNONYMS.get(place[-1])
     if other and not difflib.get_close_matches(place[-1], known, cutoff=0.8):  # no mistyped one
@@ -252,6 +260,13 @@ def _unknown_key(place: list[str]) -> str:
         near = [last if last in known else other]  # irl.learning_rate is irl.lr
     hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known))}"
     return f"{_name(place)}: no such key; {hint}"
+
+
+def _types_with(place: list[str]) -> list[str]:
+    """The types of a task or an algorithm that have a key, by its very name, which theirs lacks."""
+    unions = {"task": _members(Recipe, "task"), "rl.algorithm": _members(RL, "algorithm")}
+    kinds = unions.get(".".join(place[:-2]), [])
+    return sorted(k.model_fields["type"].default for k in kinds if place[-1] in k.model_fields)
 
 
 def _keys_at(place: Sequence[str]) -> list[str]:
