@@ -192,6 +192,23 @@ def test_a_key_of_another_type_names_the_type(write, text, said):
         load_recipe(write(text))
 
 
+def test_a_folder_in_place_of_a_recipe_says_what_to_write(tmp_path):
+    with pytest.raises(UserError, match=r"it is a folder$"):
+        load_recipe(tmp_path)
+    (tmp_path / "recipe.yaml").write_text("name: x\n")
+    with pytest.raises(UserError, match=r"it is a folder; it holds \S+recipe\.yaml$"):
+        load_recipe(tmp_path)
+    (tmp_path / "metrics.jsonl").touch()
+    with pytest.raises(UserError) as error:
+        load_recipe(tmp_path)
+    assert f"sps train {tmp_path}/recipe.yaml --out {tmp_path} --resume" in str(error.value)
+
+
+def test_one_override_alone_is_a_list_too(write):
+    with pytest.raises(UserError, match=r"give a list of them, .*: \['rl\.steps=1'\]$"):
+        load_recipe(write("name: x"), "rl.steps=1")
+
+
 def test_a_model_may_be_below_the_home_folder(write, monkeypatch):
     monkeypatch.setenv("HOME", "/home/somebody")
     recipe = load_recipe(write("model: {path: ~/models/a}"))

@@ -15,6 +15,7 @@ from sps.config.recipe import Recipe
 from sps.config.rl import RL
 from sps.config.shipped import find_recipe, near_names
 from sps.errors import UserError
+from sps.run.folder import RECIPE, RECORD
 from sps.run.reading import parse_yaml, read_text
 
 _LARGEST = 256 * 2**10  # bytes of a recipe
@@ -62,6 +63,8 @@ def load_recipe(path: RecipeLike, overrides: Sequence[str] = ()) -> Recipe:
             "a recipe is given as the path of its file, a short name such as demo/countdown_sps, "
             f"or a mapping of its keys, not as a {type(path).__name__}"
         )
+    if isinstance(overrides, str):
+        raise UserError(f"overrides: give a list of them, also of one alone: [{overrides!r}]")
     for item in overrides:
         override(tree, item)
     return parse_recipe(tree, source, overrides)
@@ -123,11 +126,18 @@ def _read_tree(path: Path, seen: tuple[Path, ...], child: Path | None = None) ->
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({error}).") from None
     except ValueError as error:
-        raise UserError(f"{path}: {error}") from None
+        raise UserError(f"{path}: {error}{_recipe_in(path)}") from None
     if not isinstance(tree, dict):
         what = "it is empty" if tree is None else f"it is a {type(tree).__name__}"
         raise UserError(f"{path}: a recipe is a mapping of keys to values, and {what}")
     return _extended(tree, path, seen)
+
+
+def _recipe_in(path: Path) -> str:
+    """What to write in place of a run's folder, or of one that holds a recipe."""
+    if (path / RECORD).is_file():
+        return f"; to go on with this run: sps train {path / RECIPE} --out {path} --resume"
+    return f"; it holds {path / RECIPE}" if (path / RECIPE).is_file() else ""
 
 
 def _extended(tree: dict[str, Any], path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
