@@ -78,6 +78,7 @@ def test_unknown_key_far_from_any_lists_the_known_ones(write):
         ("rollout: {n: 100000000}", r"rollout.n: .*or equal to 1000000 \(got 100000000\)"),
         ("evaluation: {n: 2000000}", r"evaluation.n: .*or equal to 1000000 \(got 2000000\)"),
         ("evaluation: {validation_n: 2000000}", r"evaluation.validation_n: .*equal to 1000000"),
+        ("evaluation: {temperatures: 0.7}", r"temperatures: give it a list, such as \[0.7\]"),
         ("rl: {lr: fast}", r"rl.lr: .*number.*\(got 'fast'\)"),
         ("rl: {algorithm: {type: ppo}}", r"rl.algorithm: no type 'ppo'; choose 'grpo', 'dr_grpo'"),
         ("irl: {keep: 9}", r"irl.keep \(9\) is above rollout.n \(8\)"),

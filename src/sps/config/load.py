@@ -221,6 +221,8 @@ def _said(fault: Mapping[str, Any], place: list[str]) -> str:
         return (
             f"{_name(place)}: give it a mapping of its keys, not {_brief(got)}; known keys: {known}"
         )
+    if fault["type"] in ("tuple_type", "list_type"):
+        return f"{_name(place)}: give it a list, such as [{_brief(got)}]"
     message = fault["msg"].removeprefix("Value error, ")
     shown = f" (got {_brief(got)})" if isinstance(got, str | int | float | bool) else ""
     return f"{_name(place) or 'recipe'}: {message}{shown}"
