@@ -6,7 +6,9 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+MOST_SAMPLES = 10**6  # of one question; a slip of the hand, and more than any machine holds
 Positive = Annotated[int, Field(ge=1)]
+Samples = Annotated[int, Field(ge=1, le=MOST_SAMPLES)]
 NonNegative = Annotated[int, Field(ge=0)]
 Rate = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]

@@ -37,11 +37,20 @@ FILES = {
         "def judge(p, t):\n    open('log.txt', 'a').write(t)\n    return True\n",
         ["my_task.py line 2", "PermissionError", "task.sandbox: false"],
     ),
+    "asks a server": (
+        "from urllib.request import urlopen\n\n"
+        "def judge(p, t):\n    return urlopen('http://127.0.0.1:9').read() == t\n",
+        ["my_task.py line 4", "URLError", "task.sandbox: false"],
+    ),
+    "takes the problem for its row": (
+        "def judge(problem, text):\n    return problem['gold'] == text\n",
+        ["my_task.py line 2", "it has id, question, answer, and meta, which is the row"],
+    ),
     "both": (GOOD + "def problems(split): return []\n", ["line 3", "task.data: remove one"]),
     "prompt": (GOOD + "def prompt(problem): return 3\n", ["line 3", "prompt('rows-", "returned 3"]),
     "prompt raises": (
         GOOD + "def prompt(problem):\n    return problem.text\n",
-        ["my_task.py line 4", "AttributeError"],
+        ["my_task.py line 4", "AttributeError", "answer, and meta, which is the row"],
     ),
 }  # fmt: skip
 # The same without task.data.

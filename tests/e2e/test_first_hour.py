@@ -149,3 +149,9 @@ def test_a_folder_in_use_is_not_written_to(started, capsys):
     assert sps("init", "mine") == 2
     assert "it is there already, and not empty" in capsys.readouterr().err
     assert [p.name for p in (started / "mine").iterdir()] == ["notes.txt"]
+
+
+def test_what_init_says_holds_in_a_shell_whatever_the_folder_is_called(started, capsys):
+    assert sps("init", "my task; a") == 0
+    line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("cd "))
+    assert shlex.split(line) == ["cd", "my task; a"]

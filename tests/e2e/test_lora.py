@@ -65,3 +65,19 @@ def test_adapters_of_a_run_are_trained_on_by_another_and_never_silently_replaced
         run(recipe, tmp_path / "cut", listeners=[kill_at("rl", 5)])
     run(recipe, tmp_path / "cut", resume=True)
     assert same_weights(adapters(tmp_path / "cut"), adapters(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize(
+    ("targets", "said"),
+    [
+        (["q_prj"], r"targets: \['q_prj'\]: the model has none of that name; .* q_proj, k_proj"),
+        (["q_proj", "v_prj"], r"targets: \['v_prj'\]: the model has none of that name"),
+        (["input_layernorm"], r"targets: \['input_layernorm'\]: Target module .* not supported"),
+        ("q_prj", "targets: q_prj: .*not found in the base model.*; write all-linear"),
+        ("*_proj", r"targets: \*_proj: it is no regular expression"),
+    ],
+)
+def test_layers_that_take_no_adapters_are_named_before_anything_is_trained(tmp_path, targets, said):
+    pytest.importorskip("peft", reason="the extra sps-rl[lora] is not installed")
+    with pytest.raises(UserError, match=said):
+        open_run(recipe_of(model__lora={"rank": 4, "targets": targets}), tmp_path / "run")

@@ -30,6 +30,10 @@ from sps.lifecycle import measure
 from sps.policy.embedded import make_tokenizer
 from sps.policy.load import load_policy
 from sps.policy.resolve import resolve_model
+from sps.reporting.blocks import percent
+from sps.reporting.figures_frontier import frontier_blocks
+from sps.reporting.study import load_study
+from sps.reporting.words import summary
 from sps.run.lock import release
 from sps.tasks.countdown import Countdown
 
@@ -226,6 +230,23 @@ def test_the_path_of_the_frontier_ends_with_the_mix(tmp_path):
     assert (again.correct["mixing"] == paths.correct["mixing"]).all()
     run_report([tmp_path / "run"], svg=tmp_path / "frontier.svg")
     assert "to step 6, then mixed with the base" in (tmp_path / "frontier.svg").read_text()
+
+
+def test_the_report_says_what_share_of_the_base_a_run_ended_with(tmp_path):
+    out = tmp_path / "run"
+    run(mixing(), out)
+    study = load_study([out])
+    (name,) = (s.name for s in study.subjects)
+    figure, _ = frontier_blocks(study)
+    assert f"The last mark of {name} (0.3) is its weights mixed with the base's" in figure.note
+    table = summary(study)[1]
+    assert table.columns[1:] == ["step 0", "step 6", "mixed, 0.3 of the base"]
+    scores = load_scores(out / "evals" / "mixed-000006.json")
+    assert table.rows[0][3] == percent(scores.pass_at_k(1))
+    (out / "metrics.jsonl").write_text("")  # nobody knows the share
+    assert summary(load_study([out]))[1].columns[1:] == ["step 0", "step 6"]
+    run(recipe_of(evaluation__final=True, evaluation__every=3), tmp_path / "plain")
+    assert summary(load_study([tmp_path / "plain"]))[1].columns[1:] == ["step 0", "step 6"]
 
 
 def keeping(**changes):

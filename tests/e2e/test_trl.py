@@ -386,6 +386,21 @@ def test_a_reward_that_is_not_watched_is_noticed(tmp_path):
         sps.watch(odd)
 
 
+def test_a_callback_that_no_trainer_has_is_noticed(tmp_path, caplog):
+    from trl_runs import make_trainer, odd
+
+    from sps.integrations.trl import SPSCallback
+
+    for given in (False, True):
+        caplog.clear()
+        sps = SPSCallback(**SETTINGS)
+        trainer = make_trainer(tmp_path, sps.watch(odd), [sps] * given, max_steps=2)
+        trainer.train()
+        told = [r.getMessage() for r in caplog.records if "callbacks=[sps]" in r.getMessage()]
+        assert len(told) == (not given)
+        assert bool(sps.history) == given
+
+
 def test_prompts_that_trl_encodes_in_another_way_are_noticed(tmp_path):
     from trl_runs import Seen
 

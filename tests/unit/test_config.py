@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pydantic
@@ -74,6 +75,10 @@ def test_unknown_key_far_from_any_lists_the_known_ones(write):
     ("text", "wanted"),
     [
         ("rl: {steps: 0}", r"rl.steps: .*greater than or equal to 1 \(got 0\)"),
+        ("rollout: {n: 100000000}", r"rollout.n: .*or equal to 1000000 \(got 100000000\)"),
+        ("evaluation: {n: 2000000}", r"evaluation.n: .*or equal to 1000000 \(got 2000000\)"),
+        ("evaluation: {validation_n: 2000000}", r"evaluation.validation_n: .*equal to 1000000"),
+        ("evaluation: {temperatures: 0.7}", r"temperatures: give it a list, such as \[0.7\]"),
         ("rl: {lr: fast}", r"rl.lr: .*number.*\(got 'fast'\)"),
         ("rl: {algorithm: {type: ppo}}", r"rl.algorithm: no type 'ppo'; choose 'grpo', 'dr_grpo'"),
         ("irl: {keep: 9}", r"irl.keep \(9\) is above rollout.n \(8\)"),
@@ -168,6 +173,48 @@ def test_circular_extends_is_refused(write):
     write("extends: recipe.yaml", "other.yaml")
     with pytest.raises(UserError, match="goes in a circle"):
         load_recipe(write("extends: other.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "task: {path: my_task.py}",
+            "task.path: no such key; type python has it, countdown has not: set task.type",
+        ),
+        ("task: {type: python, path: a.py, numbers: 4}", "type countdown has it, python has not"),
+        ("task: {data: rows.jsonl}", "type choice, math, python has it, countdown has not"),
+        ("rl: {algorithm: {eps_high: 0.3}}", "type dapo, gspo has it, grpo has not: set rl.algo"),
+        ("rl: {algorithm: {type: raft, eps: 1}}", "bbg, clip_cov, dapo and 10 more has it, raft"),
+    ],
+)
+def test_a_key_of_another_type_names_the_type(write, text, said):
+    with pytest.raises(UserError, match=re.escape(said)):
+        load_recipe(write(text))
+
+
+def test_a_folder_in_place_of_a_recipe_says_what_to_write(tmp_path):
+    with pytest.raises(UserError, match=r"it is a folder$"):
+        load_recipe(tmp_path)
+    (tmp_path / "recipe.yaml").write_text("name: x\n")
+    with pytest.raises(UserError, match=r"it is a folder; it holds \S+recipe\.yaml$"):
+        load_recipe(tmp_path)
+    (tmp_path / "metrics.jsonl").touch()
+    with pytest.raises(UserError) as error:
+        load_recipe(tmp_path)
+    assert f"sps train {tmp_path}/recipe.yaml --out {tmp_path} --resume" in str(error.value)
+
+
+def test_one_override_alone_is_a_list_too(write):
+    with pytest.raises(UserError, match=r"give a list of them, .*: \['rl\.steps=1'\]$"):
+        load_recipe(write("name: x"), "rl.steps=1")
+
+
+def test_a_model_may_be_below_the_home_folder(write, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/somebody")
+    recipe = load_recipe(write("model: {path: ~/models/a}"))
+    assert recipe.model.path == "/home/somebody/models/a"
+    assert load_recipe(write("model: {path: a/b}")).model.path == "a/b"
 
 
 @pytest.mark.parametrize(

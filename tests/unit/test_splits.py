@@ -55,7 +55,8 @@ def test_data_without_duplicates_are_split_as_ever(tmp_path):
 
 def test_too_few_are_counted_without_the_copies(tmp_path):
     data = write(tmp_path / "a.jsonl", twice(20))
-    with pytest.raises(UserError, match="has 20 problems: too few"):
+    said = "has 20 problems, and 20 rows that repeat a question and are left out: too few"
+    with pytest.raises(UserError, match=said):
         read_questions(MathConfig(data=data, validation=10, test=10))
 
 

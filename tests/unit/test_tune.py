@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from sps.cli import main
-from sps.commands.tune import _write_winner, choose, draw_settings, make_trial
+from sps.commands.tune import _show, _write_winner, choose, draw_settings, make_trial
 from sps.config.load import load_recipe
 from sps.errors import UserError
 
@@ -92,6 +92,13 @@ def test_the_winner_has_the_largest_area_over_the_range_of_all_trials(tmp_path):
     }
     assert rows["grpo 3"]["seconds"] == 3.5
     assert rows["grpo 3"]["settings"] == ["rl.lr=3e-4"]
+
+
+def test_settings_that_taught_nothing_are_said_to_be_told_apart_by_nothing(tmp_path, capsys):
+    for number, (right, said) in enumerate([([(1, 0)], True), ([(4, 0)], False)]):
+        got = choose(*trials(tmp_path / str(number), {("grpo", 1): right, ("grpo", 2): right}))
+        _show(got)
+        assert ("nothing was told apart" in capsys.readouterr().out.replace("\n", " ")) == said
 
 
 def test_a_trial_without_scores_is_named(tmp_path):

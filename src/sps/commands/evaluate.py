@@ -42,7 +42,7 @@ from sps.policy.weights import weights_digest
 from sps.ranks import Ranks, join_ranks
 from sps.rollout.texts import TextEngine
 from sps.run.lock import hold, release
-from sps.schema import Cut
+from sps.schema import MOST_SAMPLES, Cut
 from sps.store.evals import EvalStore
 from sps.tasks import Bench, Task
 from sps.tasks.prompts import TEMPLATES
@@ -133,6 +133,8 @@ def _check(settings: EvalSettings, machinery: Machinery, ranks: Ranks) -> None:
     limit = 1 if settings.limit is None else settings.limit
     if min(settings.n, settings.max_new_tokens, limit) < 1:
         raise UserError("--n, --max-new-tokens and --limit are whole numbers from 1")
+    if settings.n > MOST_SAMPLES:
+        raise UserError(f"--n {settings.n}: at most {MOST_SAMPLES:,} samples a question")
     if settings.temperature < 0 or not 0 < settings.top_p <= 1:
         raise UserError("--temperature is at least 0, and --top-p is above 0 and at most 1")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from shlex import quote
 
 from sps.commands.terminal import say, status
 from sps.errors import UserError
@@ -29,7 +30,7 @@ def run_init(folder: Path) -> None:
     except OSError as error:
         raise UserError(f"{folder}: cannot be written ({error.strerror})") from None
     make_policy(folder / "model")
-    where = f"cd {folder}\n" if folder.resolve() != Path.cwd() else ""
+    where = f"cd {quote(str(folder))}\n" if folder.resolve() != Path.cwd() else ""
     say(
         f"{folder}: recipe.yaml, my_task.py, rows.jsonl, README.md, and model/, a tiny policy\n\n"
         f"{where}sps data recipe.yaml\nsps train recipe.yaml\nsps eval runs/starter\n"

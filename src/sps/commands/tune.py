@@ -169,3 +169,8 @@ def _show(result: dict[str, Any]) -> None:
         f"\nmeans from Pass@1 {low:.1f} to {high:.1f}, on {result['questions']} validation "
         f"questions, in per cent; {result['seeds']} seeds a setting"
     )
+    if low >= high:
+        say(
+            "nothing was told apart: of some method no setting raised Pass@1 above the base's; "
+            "train for more steps, or give --over other values"
+        )

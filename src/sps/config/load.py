@@ -12,8 +12,10 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from sps.config.recipe import Recipe
+from sps.config.rl import RL
 from sps.config.shipped import find_recipe, near_names
 from sps.errors import UserError
+from sps.run.folder import RECIPE, RECORD
 from sps.run.reading import parse_yaml, read_text
 
 _LARGEST = 256 * 2**10  # bytes of a recipe
@@ -61,6 +63,8 @@ def load_recipe(path: RecipeLike, overrides: Sequence[str] = ()) -> Recipe:
             "a recipe is given as the path of its file, a short name such as demo/countdown_sps, "
             f"or a mapping of its keys, not as a {type(path).__name__}"
         )
+    if isinstance(overrides, str):
+        raise UserError(f"overrides: give a list of them, also of one alone: [{overrides!r}]")
     for item in overrides:
         override(tree, item)
     return parse_recipe(tree, source, overrides)
@@ -122,11 +126,18 @@ def _read_tree(path: Path, seen: tuple[Path, ...], child: Path | None = None) ->
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({error}).") from None
     except ValueError as error:
-        raise UserError(f"{path}: {error}") from None
+        raise UserError(f"{path}: {error}{_recipe_in(path)}") from None
     if not isinstance(tree, dict):
         what = "it is empty" if tree is None else f"it is a {type(tree).__name__}"
         raise UserError(f"{path}: a recipe is a mapping of keys to values, and {what}")
     return _extended(tree, path, seen)
+
+
+def _recipe_in(path: Path) -> str:
+    """What to write in place of a run's folder, or of one that holds a recipe."""
+    if (path / RECORD).is_file():
+        return f"; to go on with this run: sps train {path / RECIPE} --out {path} --resume"
+    return f"; it holds {path / RECIPE}" if (path / RECIPE).is_file() else ""
 
 
 def _extended(tree: dict[str, Any], path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
@@ -210,6 +221,8 @@ def _said(fault: Mapping[str, Any], place: list[str]) -> str:
         return (
             f"{_name(place)}: give it a mapping of its keys, not {_brief(got)}; known keys: {known}"
         )
+    if fault["type"] in ("tuple_type", "list_type"):
+        return f"{_name(place)}: give it a list, such as [{_brief(got)}]"
     message = fault["msg"].removeprefix("Value error, ")
     shown = f" (got {_brief(got)})" if isinstance(got, str | int | float | bool) else ""
     return f"{_name(place) or 'recipe'}: {message}{shown}"
@@ -245,6 +258,13 @@ def _name(place: Sequence[str]) -> str:
 
 def _unknown_key(place: list[str]) -> str:
     known = _keys_at(place[:-1])
+    if types := _types_with(place):
+        name = _name(place)
+        more = f" and {len(types) - 3} more" if len(types) > 3 else ""
+        return (
+            f"{name}: no such key; type {', '.join(types[:3])}{more} has it, {place[-2]} has not: "
+            f"set {name.rpartition('.')[0]}.type"
+        )
     near = difflib.get_close_matches(place[-1], known, n=1, cutoff=0.5)
     other = SYNONYMS.get(place[-1])
     if other and not difflib.get_close_matches(place[-1], known, cutoff=0.8):  # no mistyped one
@@ -252,6 +272,13 @@ def _unknown_key(place: list[str]) -> str:
         near = [last if last in known else other]  # irl.learning_rate is irl.lr
     hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known))}"
     return f"{_name(place)}: no such key; {hint}"
+
+
+def _types_with(place: list[str]) -> list[str]:
+    """The types of a task or an algorithm that have a key, by its very name, which theirs lacks."""
+    unions = {"task": _members(Recipe, "task"), "rl.algorithm": _members(RL, "algorithm")}
+    kinds = unions.get(".".join(place[:-2]), [])
+    return sorted(k.model_fields["type"].default for k in kinds if place[-1] in k.model_fields)
 
 
 def _keys_at(place: Sequence[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os.path
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
@@ -18,7 +19,7 @@ from sps.config.irl import IRL
 from sps.config.rl import RL
 from sps.config.tasks import TaskConfig
 from sps.rollout.table import ENGINES, NativeConfig, VllmConfig, known_engine
-from sps.schema import Node, NonNegative, Positive, Rate, Share
+from sps.schema import MOST_SAMPLES, Node, NonNegative, Positive, Rate, Samples, Share
 from sps.tasks.countdown import CountdownConfig
 
 _LONGEST = 100  # bytes of a name
@@ -61,7 +62,8 @@ class Lora(Node):
 class Model(Node):
     """Which policy to start from."""
 
-    path: str | None = None  # HF folder, hub id, or a run's checkpoint; None: the embedded policy
+    # HF folder, hub id, or a run's checkpoint; None: the embedded policy
+    path: Annotated[str, AfterValidator(os.path.expanduser)] | None = None
     gguf: str | None = None  # file name of a GGUF inside path
     trust_remote_code: bool = False  # run the code that comes with the model: read it first
     # Of the computation; weights are float32. auto: bfloat16 on a GPU, float32 on a CPU.
@@ -85,7 +87,7 @@ class Rollouts(Node):
     native: NativeConfig = NativeConfig()
     vllm: VllmConfig = VllmConfig()
     prompts: Positive = 16  # problems an optimizer step
-    n: Annotated[int, Field(ge=2)] = 8  # samples a problem: the group
+    n: Annotated[int, Field(ge=2, le=MOST_SAMPLES)] = 8  # samples a problem: the group
     temperature: Annotated[float, Field(gt=0)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     top_k: NonNegative = 0
@@ -112,12 +114,12 @@ class Rollouts(Node):
 class EvaluationConfig(Node):
     """Pass@k and Avg@n on held-out problems."""
 
-    n: Positive = 128
+    n: Samples = 128
     temperature: Annotated[float, Field(ge=0)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     top_k: NonNegative = 0
     every: NonNegative = 100  # RL steps between evaluations on the validation set; 0: none at all
-    validation_n: Positive = 32  # samples a problem there
+    validation_n: Samples = 32  # samples a problem there
     # At these, too, the base and what a run ends with are validated: sampling colder sharpens
     # without training, and a method is worth what it adds to that.
     temperatures: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = ()

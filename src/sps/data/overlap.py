@@ -47,7 +47,7 @@ def find_overlaps(
         found += [Overlap(problem.id, name, test, "exact", 1.0) for name, test in same]
         own = _runs(words)
         hits = Counter(key for run in own for key in runs.get(run, ()))
-        for (name, test), count in hits.items():
+        for (name, test), count in sorted(hits.items()):  # a set has another order in each process
             share = count / max(1, min(len(own), size[name, test]))
             if share >= NEAR and (name, test) not in same:
                 found.append(Overlap(problem.id, name, test, "near", share))
@@ -65,13 +65,14 @@ def summary(overlaps: Sequence[Overlap], benchmarks: Mapping[str, Sequence[Probl
 
 
 def held_out_summary(overlaps: Sequence[Overlap]) -> str:
-    """One sentence on training questions like those held out; none where there are none."""
+    """What is said of training questions like those held out; nothing where there are none."""
     if not overlaps:
         return ""
     pairs = ", ".join(f"{o.train_id} and {o.test_id}" for o in overlaps[:5])
     return (
-        f"{_rows(overlaps)} questions are nearly the same as held-out ones ({_counts(overlaps)}), "
-        f"such as {pairs}: scores there flatter; take one of each pair out of the data"
+        f"{_rows(overlaps)} training and validation questions are nearly the same as held-out ones "
+        f"({_counts(overlaps)}), such as {pairs}: scores there flatter; take one of each pair out "
+        "of the data. Where all questions are of one form, task.overlap: off looks for none"
     )
 
 
@@ -85,7 +86,9 @@ def _rows(overlaps: Sequence[Overlap]) -> int:
 
 
 def _counts(overlaps: Sequence[Overlap]) -> str:
-    counts = Counter((o.benchmark, o.kind) for o in overlaps)
+    """Of the held-out questions, each once: one may be like many that are trained on."""
+    once = {(o.benchmark, o.kind, o.test_id) for o in overlaps}
+    counts = Counter((name, kind) for name, kind, _ in once)
     return "; ".join(f"{name}: {n} {kind}" for (name, kind), n in sorted(counts.items()))
 
 

@@ -91,7 +91,7 @@ def read_questions(t: DataConfig, label: Label = _as_they_are, whole: bool = Fal
         rows = [row for row in rows if row.id not in shared]
     held = {"validation": t.validation} | ({} if benchmarks else {"test": t.test})
     source = f"task.data: {t.data}" if t.data else "task.sources: the mixture"
-    splits = hold_out(rows, held, t.subset, t.seed, source)
+    splits = hold_out(rows, held, t.subset, t.seed, source, len(dropped))
     if benchmarks:
         splits["test"] = [problem for problems in benchmarks.values() for problem in problems]
     return Read(t, splits, dropped, used, sorted(shared))

@@ -22,13 +22,15 @@ def hold_out(
     train: int | None,
     seed: int,
     source: str = "task.data",
+    repeats: int = 0,
 ) -> dict[str, list[Problem]]:
     """Hold problems out for other splits, from the far end of the seeded order, so that training
     subsets of every size leave the same ones out; then take the training subset."""
     held, names = sum(sizes.values()), ", ".join(f"task.{k}: {v}" for k, v in sizes.items())
     if held + (train or 1) > len(problems):
+        without = f", and {repeats} rows that repeat a question and are left out" * bool(repeats)
         raise UserError(
-            f"{source} has {len(problems)} problems: too few for task.subset "
+            f"{source} has {len(problems)} problems{without}: too few for task.subset "
             f"({train or 'all'}) and {held} held out ({names}); lower these, or give more rows"
         )
     order = shuffled(problems, seed)

@@ -15,11 +15,11 @@ from sps.algo.diversity import Solutions, read_solutions
 from sps.run.folder import CHECKPOINTS, EVALS, RECIPE, RECORD, ROLLOUTS, find_checkpoints
 from sps.run.reading import parse_yaml, read_json, read_text
 from sps.run.track import read_records
+from sps.schema import MOST_SAMPLES
 from sps.store.rollouts import SCHEMA, listing, strays
 
 _BATCH = 4096
 _MEANS = ("mean_length", "mean_logprob", "greedy_logprob")  # of a summary
-_MOST = 10**6  # samples a question
 _WORDS = {"kind", "of", "name", "text"}  # fields of a record that are words
 
 
@@ -55,6 +55,13 @@ class RunFolder:
         """Evaluations of one split, by step; those of unknown step last."""
         found = [e for e in self.evaluations if e.split == name]
         return sorted(found, key=lambda e: (e.step is None, e.step or 0, e.name))
+
+    def base_share(self) -> float:
+        """The base's in the weights that it ended with; 0 where they are not mixed, or none is
+        known."""
+        ends = self.of_kind("done")[-1:]
+        share = ends[0].get("mixed") if ends else None
+        return share if isinstance(share, int | float) else 0.0
 
     def setting(self, *path: str) -> Any:
         """A value of the recipe, or None."""
@@ -174,7 +181,7 @@ def _evaluations(run: RunFolder) -> list[Evaluation]:
             summary = read_json(path)
             correct = {str(q): int(c) for q, c in summary["per_question"].items()}
             n = int(summary["n"])
-            if not 1 <= n <= _MOST or not all(0 <= c <= n for c in correct.values()):
+            if not 1 <= n <= MOST_SAMPLES or not all(0 <= c <= n for c in correct.values()):
                 raise ValueError("counts are out of range")
             kinds = {str(kind): int(count) for kind, count in summary.get("kinds", {}).items()}
             told = read_solutions(summary.get("solutions"), correct)
@@ -213,8 +220,8 @@ def _split(name: str, temperature: Any) -> tuple[str, int | None]:
 
 
 def _say_what_is_not_there(run: RunFolder) -> None:
-    evaluated = {r["kind"] for r in run.records} == {"eval"}
-    if evaluated and not run.split("validation"):
+    kinds = {r["kind"] for r in run.records} - {"warning"}
+    if kinds == {"eval"} and not run.split("validation"):
         return  # an evaluation of a policy that was not trained here: nothing else belongs to it
     if run.records and not run.of_kind("done"):
         last = max(r["step"] for r in run.records)

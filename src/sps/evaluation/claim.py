@@ -38,8 +38,7 @@ def claim(folder: Path, now: dict[str, Any], regrade_only: bool) -> dict[str, An
     `questions` and what is judged by have a value a benchmark. While verdicts are made again by
     another it is None there: if that is stopped, nobody knows which they have.
     """
-    path = folder / "eval.json"
-    if not path.exists():
+    if not _begun(folder):
         if regrade_only:
             raise UserError(f"--regrade: {folder} holds no evaluation; name its folder with --out")
         return now
@@ -75,9 +74,9 @@ def claim(folder: Path, now: dict[str, Any], regrade_only: bool) -> dict[str, An
 
 
 def held(folder: Path) -> dict[str, Any]:
-    """What eval.json says; nothing where there is none."""
+    """What eval.json says; nothing where there is none, or no sample by what it says."""
     path = folder / "eval.json"
-    if not path.exists():
+    if not _begun(folder):
         return {}
     try:
         found = read_json(path)
@@ -96,6 +95,11 @@ def held(folder: Path) -> dict[str, Any]:
             f"{path} cannot be read ({type(error).__name__}: {error}): put it back from a copy, or "
             "choose another folder with --out"
         ) from None
+
+
+def _begun(folder: Path) -> bool:
+    """Whether anything was drawn: a call that failed before has nothing that another must fit."""
+    return (folder / "eval.json").exists() and any(folder.glob("*/*.parquet"))
 
 
 def keep(folder: Path, held: dict[str, Any]) -> None:

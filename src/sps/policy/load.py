@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import re
 from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stderr, suppress
 from dataclasses import dataclass, field
@@ -139,10 +140,32 @@ def _add_lora(model: Any, rank: int, alpha: int, targets: str | Sequence[str], s
             "model.lora: peft is not installed; install the extra: sps-rl[lora]"
         ) from None
     layers = targets if isinstance(targets, str) else list(targets)
+    if lost := [] if isinstance(layers, str) else _not_in(model, layers):
+        raise _no_targets(model, lost, "the model has none of that name")
     how = LoraConfig(r=rank, lora_alpha=alpha, target_modules=layers, task_type="CAUSAL_LM")
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model.add_adapter(how)
+        try:
+            model.add_adapter(how)
+        except re.error as error:
+            raise _no_targets(model, layers, f"it is no regular expression: {error}") from None
+        except ValueError as error:  # no such layers, layers without matrices
+            raise _no_targets(model, layers, in_one_line(error)) from None
+
+
+def _not_in(model: Any, layers: Sequence[str]) -> list[str]:
+    """Names that no layer has: peft leaves them out without a word where it finds others."""
+    found = [f".{name}" for name, _ in model.named_modules()]
+    return [layer for layer in layers if not any(name.endswith(f".{layer}") for name in found)]
+
+
+def _no_targets(model: Any, layers: str | Sequence[str], why: str) -> UserError:
+    linear = (name for name, layer in model.named_modules() if isinstance(layer, torch.nn.Linear))
+    names = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in linear))
+    return UserError(
+        f"model.lora.targets: {layers}: {why}; write all-linear, or names of its linear layers"
+        f"{f': {names}' * bool(names)}"
+    )
 
 
 def load_policy(
@@ -190,6 +213,8 @@ def find_model(path: str, gguf: str | None) -> tuple[Path, str | None]:
     where = str(folder)
     if gguf and not (folder / gguf).is_file():
         raise UserError(f"model.path: there is no file {gguf} in {where}")
+    if folder.is_file() and not gguf:
+        raise UserError(f"model.path: {where} is a file; name the folder of the model")
     looks_local = where.startswith((".", "/", "~")) or where.count("/") != 1
     if looks_local and not folder.exists():
         raise UserError(

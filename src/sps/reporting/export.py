@@ -10,9 +10,15 @@ from sps.errors import UserError
 from sps.reporting.blocks import Figure, Section
 from sps.reporting.draw import draw
 
+_OTHERS = (".png", ".pdf", ".jpg", ".jpeg", ".eps", ".html")  # no names of folders
+
 
 def export_figures(sections: Sequence[Section], place: Path) -> list[Path]:
     """Write every figure as <place>/<figure>.svg; the first alone where the place is an .svg."""
+    if place.suffix.lower() in _OTHERS and not place.is_dir():
+        raise UserError(
+            f"--svg {place}: plots are written as SVG: name a file {place.stem}.svg, or a folder"
+        )
     figures = [b for s in sections for b in s.present() if isinstance(b, Figure)]
     if not figures:
         raise UserError("there is nothing to draw: no scores, and no record of training")

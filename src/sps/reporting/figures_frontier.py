@@ -66,7 +66,10 @@ def _figure(
         f"method. Below the dashed line Pass@{k} is worse than the base's."
     )
     if mixed := [line.name for line in lines if "mixed" in line.steps]:
-        note += f" The last mark of {', '.join(mixed)} is its weights mixed with the base's."
+        shares = {s.name: [f"{run.base_share():g}" for run in s.runs] for s in study.subjects}
+        told = [f"{name} ({', '.join(own)})" if (own := shares[name]) else name for name in mixed]
+        note += f" The last mark of {', '.join(told)} is its weights mixed with the base's"
+        note += f"{' (the share in brackets)' * (told != mixed)}."
         runs = [run for s in study.subjects if s.name in mixed for run in s.runs]
         chosen = any(run.setting("checkpoint", "mix") == "auto" for run in runs)
         note += " The base's share in them was chosen on these questions." * chosen

@@ -8,6 +8,7 @@ import os
 import re
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -29,14 +30,18 @@ from sps.reporting.words import summary
 
 def write_report(folders: Sequence[Path], out: Path) -> Path:
     """Report on run folders and comparison folders; whole or damaged, there is always a page."""
-    html = render(load_study(folders))
     out = Path(out)
+    if out.is_dir():
+        raise UserError(f"{out}: it is a folder; name a file, such as {out / 'report.html'}")
+    html = render(load_study(folders))
     draft = out.with_name(f"{out.name}.{os.getpid()}.draft")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         draft.write_text(html, encoding="utf-8")
         draft.replace(out)
     except OSError as error:
+        with suppress(OSError):
+            draft.unlink()
         raise UserError(f"{out}: cannot write the report ({error.strerror})") from None
     return out
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from sps.diagnose.frontier import MIXED
 from sps.diagnose.questions import pass_curve, seeds_diversity
 from sps.diagnose.read import Evaluation, RunFolder
 from sps.reporting.blocks import Cell, Table, percent, points, triple
@@ -102,11 +103,15 @@ def _run_table(run: RunFolder) -> Table | None:
         return None
     ends = found[0], found[-1]
     measures = [_measures(e) | _entropy(run, last=e is ends[-1]) for e in ends]
+    columns = ["on the validation questions", *(f"step {e.step}" for e in ends)]
+    note = "95 % intervals over questions. Entropy: mean over the first and the last RL steps."
+    if (share := run.base_share()) and (mixed := run.split(MIXED)):
+        measures.append(_measures(mixed[-1]))
+        columns.append(f"mixed, {share:g} of the base")
+        note += " The mix is what the run ended with, and what the test questions were asked."
     rows: list[list[Cell]] = [
         [name, *(each.get(name) for each in measures)] for name in measures[0] | measures[1]
     ]
-    columns = ["on the validation questions", *(f"step {e.step}" for e in ends)]
-    note = "95 % intervals over questions. Entropy: mean over the first and the last RL steps."
     return Table("summary", "Summary", note, columns, rows)
 
 

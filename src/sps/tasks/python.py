@@ -28,6 +28,8 @@ from sps.verify.limit import TimeIsUp, time_limit
 
 SPLITS = ("train", "validation", "test")
 _LOG = logging.getLogger("sps")
+# In what is raised by a judge that the sandbox keeps from files, programs or the network.
+_KEPT_OUT = ("OSError", "Permission", "Errno", "Connect")
 
 
 class PythonConfig(DataConfig):
@@ -274,7 +276,7 @@ def _try_out(task: PythonTask, pool: Pool) -> None:
         said = f"{named}, {_those(asked)}; return False for what it cannot read"
         if "raised KeyError" in detail and ".meta" in detail:
             said += f"; problem.meta has the columns of its row: {', '.join(problem.meta)}"
-        if "OSError" in said or "Permission" in said:
+        if pool.locked and any(word in detail for word in _KEPT_OUT):
             said += "; task.sandbox: false lets a judge write files, start programs and use sockets"
         raise task.code.wrong("judge", said, _example(problem))
     _try_mode(task, [one for one, v in zip(asked, found, strict=True) if v.kind == "correct"])

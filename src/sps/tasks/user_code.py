@@ -159,6 +159,8 @@ def told(error: BaseException, file: Path | None = None) -> str:
         f = frames[max(i - own[0] for i in own)]
         shown[0] = f"{Path(f.filename).name} line {f.lineno}, in {f.name}: {(f.line or '')[:80]}"
     text = f"raised {type(error).__name__}: {str(error)[:150]}"
+    if "'Problem' object" in text:
+        text += "; it has id, question, answer, and meta, which is the row"
     return (text + (f" ({'; '.join(shown)})" if shown else ""))[:_LONGEST]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sps.data.overlap import find_overlaps, summary
+from sps.data.overlap import find_overlaps, held_out_summary, summary
 from sps.data.subset import hold_out
 from sps.errors import UserError
 from sps.types import Problem
@@ -74,3 +74,18 @@ def test_exact_and_near_duplicates_are_found():
         found, bench
     )
     assert summary([], bench) == "no training question occurs in aime24"
+
+
+def test_questions_of_one_form_are_counted_once_and_named_in_one_order():
+    def rows(*numbers):
+        return [Problem(f"r{n:02}", TEXT.replace("2024", str(n)), "") for n in numbers]
+
+    found = find_overlaps(rows(*range(4)), {"test": rows(*range(10, 30))})
+    assert len(found) == 4 * 20
+    assert [o.test_id for o in found] == [f"r{n}" for n in range(10, 30)] * 4
+    text = held_out_summary(found)
+    assert text.startswith(
+        "4 training and validation questions are nearly the same as held-out ones (test: 20 near), "
+        "such as r00 and r10, r00 and r11, r00 and r12, r00 and r13, r00 and r14: "
+    )
+    assert text.endswith("task.overlap: off looks for none")

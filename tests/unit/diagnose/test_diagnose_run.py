@@ -113,3 +113,11 @@ def test_a_run_that_has_only_validated_its_start_has_not_finished(tmp_path):
     track = Track(tmp_path / "metrics.jsonl")
     write_evaluation(tmp_path, "validation-000000", 0, 4, track, seed=0)
     assert any("has not finished" in text for text in read_run(tmp_path).missing)
+
+
+def test_an_evaluation_of_the_base_is_no_unfinished_run_though_it_warned(tmp_path):
+    (tmp_path / "recipe.yaml").write_text("name: x\n")
+    track = Track(tmp_path / "metrics.jsonl")
+    track.log("warning", 0, text="3 questions are nearly the same as held-out ones")
+    write_evaluation(tmp_path, "test-000000", 0, 4, track, seed=0)
+    assert read_run(tmp_path).missing == []

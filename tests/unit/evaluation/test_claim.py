@@ -15,6 +15,9 @@ def test_eval_json_is_read_or_one_sentence(tmp_path):
     assert held(tmp_path) == {}
     path = tmp_path / "eval.json"
     path.write_text(json.dumps(WHOLE))
+    assert held(tmp_path) == {}  # of a call that failed before its first sample
+    (tmp_path / "aime24").mkdir()
+    (tmp_path / "aime24" / "part-00000.parquet").touch()
     assert held(tmp_path) == WHOLE
     changes = {"questions": 3, "model": None, "cut": "zero", "answers": [], "judge": None}
     wrong = [{**WHOLE, key: value} for key, value in changes.items()]

@@ -129,6 +129,7 @@ def test_compare_is_paired_by_question(monkeypatch, tmp_path, data):
         ({"set": {"dtype": "float99"}}, "--dtype float99: choose one of auto, float32, bfloat16"),
         ({"cut": "Zero"}, "--cut Zero: choose one of zero, judge"),
         ({"set": {"n": 0}}, "whole numbers from 1"),
+        ({"set": {"n": 10**8}}, "--n 100000000: at most 1,000,000 samples a question"),
         ({"set": {"top_p": 0}}, "--top-p"),
         ({"regrade_only": True}, "holds no evaluation"),
     ],

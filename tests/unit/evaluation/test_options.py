@@ -148,6 +148,8 @@ def test_what_is_claimed_is_held_in_a_folder_that_need_not_be_there(tmp_path):
     said = {"model": "m", "dtype": "float32", "questions": {}, "cut": {}, "n": 1}
     keep(tmp_path / "a" / "b", said)
     keep(tmp_path / "a" / "b", said | {"n": 2})
+    (tmp_path / "a" / "b" / "aime24").mkdir()
+    (tmp_path / "a" / "b" / "aime24" / "samples.parquet").touch()
     assert held(tmp_path / "a" / "b") == said | {"n": 2}
     assert held(tmp_path / "c") == {}
 

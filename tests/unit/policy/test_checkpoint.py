@@ -108,6 +108,9 @@ def test_missing_model_folder_is_a_user_error(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"^\S+empty holds no model \(no config\.json\)\. Give"):
         load_policy(str(tmp_path / "empty"))
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(UserError, match=r"model\.safetensors is a file; name the folder"):
+        load_policy(str(tmp_path / "model.safetensors"))
     (tmp_path / "empty" / "config.json").write_text("{}")
     with pytest.raises(UserError, match=r"cannot be loaded: .*[^: ]$"):
         load_policy(str(tmp_path / "empty"))

@@ -230,3 +230,19 @@ def test_a_run_is_called_by_all_that_it_learns_by(memory, steps, told):
     }
     run = RunFolder(Path("there"), "run", tree, [], [])
     assert page._learns_by(run) == told
+
+
+def test_a_page_that_cannot_be_written_leaves_nothing_behind(tmp_path, monkeypatch):
+    run = make_run(tmp_path / "run")
+    (tmp_path / "pages").mkdir()
+    with pytest.raises(UserError, match=r"pages: it is a folder; name a file, such as .*pages/rep"):
+        write_report([run], tmp_path / "pages")
+
+    def full(self, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(UserError, match=r"cannot write the report \(No space left"):
+        write_report([run], tmp_path / "pages" / "x.html")
+    assert sorted(p.name for p in tmp_path.rglob("*.draft")) == []
+    assert list((tmp_path / "pages").iterdir()) == []

@@ -259,3 +259,11 @@ def test_a_place_that_cannot_be_written_is_the_users_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"cannot write the plots"):
         run_report([make_run(tmp_path / "run")], svg=tmp_path / "file" / "x.svg")
+
+
+def test_a_picture_of_another_kind_is_refused_and_not_made_a_folder(tmp_path):
+    run = make_run(tmp_path / "run")
+    with pytest.raises(UserError, match=r"plots are written as SVG: name a file plot\.svg, or a"):
+        run_report([run], svg=tmp_path / "plot.png")
+    assert not (tmp_path / "plot.png").exists()
+    assert "plots in" in run_report([run], svg=tmp_path / "plots.v2")

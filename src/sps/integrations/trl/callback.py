@@ -37,6 +37,10 @@ from sps.types import Metrics
 _LOG = logging.getLogger(__name__)
 _METER = MeterConfig()
 _UNSEEN = "SPSCallback: it sees no rollouts; give GRPOTrainer reward_funcs=sps.watch(reward)"
+_UNKNOWN = (
+    "SPSCallback: its rewards are asked, but no trainer has it so far, so it does nothing; give "
+    "GRPOTrainer callbacks=[sps]"
+)
 
 
 class SPSCallback(TrainerCallback):
@@ -87,6 +91,7 @@ class SPSCallback(TrainerCallback):
         self.history: list[dict[str, Any]] = []
         self.policy: Policy | None = None  # known while training
         self.ranks: Ranks = ALONE
+        self._known = False  # whether a trainer has it among its callbacks
         self._watched: list[Callable] | Callable | None = None
         self._rewards: dict[int, list[float]] = {}  # of the batch that is being judged
         self._news: Metrics = {}  # for TRL's log
@@ -117,9 +122,14 @@ class SPSCallback(TrainerCallback):
         takes = (functools.partial(self._take, number) for number in range(len(rewards)))
         return [watched(reward, take) for reward, take in zip(rewards, takes, strict=True)]
 
+    def on_init_end(self, args, state, control, **_):
+        """A trainer was given it."""
+        self._known = True
+
     def on_train_begin(self, args, state, control, model=None, processing_class=None, **_):
         """Refuse what cannot work, before the first step."""
         self.policy = self.memory = None
+        self._known = True
         if not self.settings.steps and not self.settings.memory.on:
             return
         check(self.settings, args, processing_class)
@@ -195,6 +205,9 @@ class SPSCallback(TrainerCallback):
     ) -> None:
         """One reward function's verdicts on a batch; the last one's complete it."""
         if self.policy is None or not self.policy.model.training:  # evaluation, as TRL tells it
+            if not self._known:
+                _LOG.warning(_UNKNOWN)
+                self._known = True  # which is said once
             return
         for name, value in self._news.items():
             given["log_metric"](name, value)
