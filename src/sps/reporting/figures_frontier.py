@@ -65,24 +65,41 @@ def _figure(
         "Training can stop at any of them, so at a given Pass@1 the higher line is the better "
         f"method. Below the dashed line Pass@{k} is worse than the base's."
     )
-    if mixed := [line.name for line in lines if "mixed" in line.steps]:
-        shares = {s.name: [f"{run.base_share():g}" for run in s.runs] for s in study.subjects}
-        told = [f"{name} ({', '.join(own)})" if (own := shares[name]) else name for name in mixed]
-        note += f" The last mark of {', '.join(told)} is its weights mixed with the base's"
-        note += f"{' (the share in brackets)' * (told != mixed)}."
-        runs = [run for s in study.subjects if s.name in mixed for run in s.runs]
-        chosen = any(run.setting("checkpoint", "mix") == "auto" for run in runs)
-        note += " The base's share in them was chosen on these questions." * chosen
-    if heats := words_of_heats(point for line in lines for point in line.steps):
-        note += (
-            f" Dotted it goes on through other sampling temperatures ({', '.join(heats)}), as the "
-            "base does from the star: sampling colder sharpens without training."
-        )
+    note += _mixes_note(study, lines) + _heats_note(lines)
     bars = f" Bars span the {seeds} seeds." if any(line.low != line.high for line in lines) else ""
     said = " ".join(gap_sentence(gap, k) for gap in gaps)
     title = f"The frontier: Pass@{k} against Pass@1 during training"
     text = f"{note}{bars} {said}".strip()
     return Figure("frontier", title, text, data, layout, height=460, wide=True)
+
+
+def _mixes_note(study: Study, lines: list[Line]) -> str:
+    """Which methods end mixed, and with how much of the base."""
+    mixed = [line.name for line in lines if "mixed" in line.steps]
+    if not mixed:
+        return ""
+    shares = {s.name: [f"{run.base_share():g}" for run in s.runs] for s in study.subjects}
+    told = [f"{name} ({', '.join(own)})" if (own := shares[name]) else name for name in mixed]
+    mark = "last full mark" if _heats(lines) else "last mark"
+    note = f" The {mark} of {', '.join(told)} is its weights mixed with the base's"
+    note += f"{' (the share in brackets)' * (told != mixed)}."
+    runs = [run for s in study.subjects if s.name in mixed for run in s.runs]
+    chosen = any(run.setting("checkpoint", "mix") == "auto" for run in runs)
+    return note + " The base's share in them was chosen on these questions." * chosen
+
+
+def _heats_note(lines: list[Line]) -> str:
+    """At which temperatures paths go on."""
+    if not (heats := _heats(lines)):
+        return ""
+    return (
+        f" Dotted it goes on through other sampling temperatures ({', '.join(heats)}), as the base "
+        "does from the star: sampling colder sharpens without training."
+    )
+
+
+def _heats(lines: list[Line]) -> list[str]:
+    return words_of_heats(point for line in lines for point in line.steps)
 
 
 def _line(paths: Paths, one: Standing, base: Point) -> Line:
