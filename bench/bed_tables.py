@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.methods import METHODS, TRIALS, place_of, settings_of, trained, trials_of
+from bench.methods import METHODS, TRIALS, place_of, settings_of, trials_of
 from sps.algo.frontier import NO_RANGE, Gap, areas, frontier
 from sps.algo.passk import mean_interval, pass_at_k
 from sps.config.recipe import SHARES
@@ -47,7 +47,7 @@ def shown(results: Path, bed: str, methods: list[str] | None = None) -> list[str
             means.setdefault(method, {}).setdefault(int(step), []).append(scores)
     steps = sorted({step for own in means.values() for step in own})
     heads = [f"step {step}" for step in steps]
-    if all(trained(name) != name for name in means):  # a mix stands where its share of the steps is
+    if steps[-1:] > [0] and all("_mixed" in name for name in means):  # where its share is
         heads = [f"{1 - step / steps[-1]:g} of the base" for step in steps]
     rows = [["Pass@" + " / ".join(map(str, ks)), *heads]]
     rows.append(["---"] * len(rows[0]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 SPS = ["irl.steps=4", "irl.batch=512", "irl.keep=3"]
 MEMORY = ["irl.memory.weight=1"]
-BASE = ["irl.memory.source=base", "irl.memory.distinct=false"]
+OF_BASE = ["irl.memory.source=base", "irl.memory.distinct=false"]
 REPLAY = ["irl.memory.weight=0.109375", "irl.memory.per_problem=16", "irl.memory.reduce=sequence"]
 
 # What sets a method apart, as `--set` says it; the rest is the bed's. `NAME_mixed` are the last
@@ -39,8 +39,8 @@ METHODS: dict[str, list[str]] = {
     "cispo": ["rl.algorithm.type=cispo", "rl.algorithm.steps_per_generation=2"],
     "raft": ["rl.algorithm.type=raft"],
     "pass_at_k": ["rl.algorithm.type=pass_at_k", "rl.algorithm.k=4"],
-    "dph_forward": ["irl.memory.weight=0.05", *BASE],
-    "dph_js": ["irl.memory.weight=0.2", "irl.memory.divergence=js", *BASE],
+    "dph_forward": ["irl.memory.weight=0.05", *OF_BASE],
+    "dph_js": ["irl.memory.weight=0.2", "irl.memory.divergence=js", *OF_BASE],
     "mode_replay_dr": ["rl.algorithm.type=dr_grpo", *REPLAY],
     "mode_replay_max": ["rl.algorithm.type=maxrl", *REPLAY],
 }
