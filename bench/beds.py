@@ -48,36 +48,45 @@ from bench.bed_tables import (
     winners,
 )
 from bench.methods import BASE, BEDS, METHODS, settings_of, trained, trials_of, way
+from sps.build import settle_dtype
 from sps.config.load import load_recipe
+from sps.config.recipe import Recipe
+from sps.run.folder import checkpoint_path
 
 ROOT = Path(__file__).parents[1]
 
 
-def command(bed: str, names: list[str], seed: int, folder: Path, more: list[str]) -> list[str]:
-    """The run as its users would type it; the names are a method, its mixes, or both."""
-    recipe, lr, own = BEDS[bed]
+def settings(bed: str, names: list[str], seed: int, more: list[str]) -> list[str]:
+    """What the run sets in the bed's recipe; the names are a method, its mixes, or both."""
+    _, lr, own = BEDS[bed]
     method = trained(names[0])
     sets = [f"seed={seed}", f"name={method.split(':')[0]}", f"rl.lr={lr}", *own]
     if method not in names:  # no step but the last is of a mix's path
         sets += ["evaluation.every=100000"]
     sets += ["checkpoint.every=0" if names == [method] else "checkpoint.every=100000"]  # the last
-    sets += ["evaluation.final=false", *settings_of(bed, method), *more]
+    return [*sets, "evaluation.final=false", *settings_of(bed, method), *more]
+
+
+def command(bed: str, folder: Path, sets: list[str]) -> list[str]:
+    """The run as its users would type it."""
     given = [part for item in sets for part in ("--set", item)]
-    return [sys.executable, "-m", "sps", "train", str(ROOT / recipe), "--out", str(folder), *given]
+    recipe = str(ROOT / BEDS[bed][0])
+    return [sys.executable, "-m", "sps", "train", recipe, "--out", str(folder), *given]
 
 
 def one(
     bed: str, names: list[str], seed: int, told: argparse.Namespace, deadline: float
 ) -> list[dict[str, Any]]:
     """Run it, and read what was validated: a line for each name. The folder is kept in `told.runs`,
-    if that is given."""
+    if that is given; one that is there, with its last checkpoint, is not trained again."""
     with tempfile.TemporaryDirectory() as place:
         method = trained(names[0])
         name = f"{bed}_{method.replace(':', '_')}_{seed}"
         folder, began = (told.runs or Path(place)) / name, time.time()
-        shutil.rmtree(folder, ignore_errors=True)  # of a run that was cut short
-        log = Path(place) / "log"
-        code = _run(command(bed, names, seed, folder, told.more), log, deadline)
+        log, code, sets = Path(place) / "log", 0, settings(bed, names, seed, told.more)
+        if not _kept(folder, load_recipe(ROOT / BEDS[bed][0], sets)):
+            shutil.rmtree(folder, ignore_errors=True)  # of a run that was cut short
+            code = _run(command(bed, folder, sets), log, deadline)
         steps = {int(p.stem[-6:]): json.loads(p.read_text()) for p in _validations(folder)}
         line = {"bed": bed, "method": method, "seed": seed, "ended": code == 0}
         line["how"] = "ended" if code == 0 else "cut short" if code is None else "failed"
@@ -96,6 +105,15 @@ def one(
             line |= {"ended": code == 0, "seconds": round(time.time() - began, 1)}
             lines += [line | {"method": name} | _used(name, steps, ends, told) for name in others]
         return lines
+
+
+def _kept(folder: Path, recipe: Recipe) -> bool:
+    """Whether a run of this recipe is here that has ended, with its last weights."""
+    if not checkpoint_path(folder, recipe.rl.steps).exists():
+        return False
+    here = load_recipe(folder / "recipe.yaml")
+    same = {"checkpoint": recipe.checkpoint}
+    return here.model_copy(update=same) == settle_dtype(recipe, folder)
 
 
 def _used(

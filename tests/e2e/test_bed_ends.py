@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
 from small_runs import recipe_of, run
 
-from bench import bed_ends
+from bench import bed_ends, beds
 from bench.bed_tables import points
 from bench.methods import settings_of, trained, way
 from sps.build import make_policy
@@ -89,3 +91,14 @@ def test_a_path_goes_from_a_point_through_its_temperatures_and_back():
     base["tempered"]["0"]["1.4"] = [14]
     assert np.ravel(points(base)).tolist() == [8, 6, 8, 1, 14, 1]
     assert np.ravel(points({"right": {"0": [0], "5": [5], "10": [10]}})).tolist() == [5, 10]
+
+
+def test_a_run_of_the_same_recipe_is_kept_once_its_last_checkpoint_is_there(tmp_path):
+    recipe, folder = recipe_of(), tmp_path / "run"
+    assert not beds._kept(folder, recipe)
+    run(recipe, folder)
+    fewer = recipe.checkpoint.model_copy(update={"every": 1})
+    assert beds._kept(folder, recipe.model_copy(update={"checkpoint": fewer}))
+    assert not beds._kept(folder, recipe.model_copy(update={"seed": 9}))
+    shutil.rmtree(folder / "checkpoints" / f"step-{recipe.rl.steps:06d}")
+    assert not beds._kept(folder, recipe)
