@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,12 +88,17 @@ def ends(folder: Path, beds: dict[str, str], names: dict[str, str]) -> list[str]
     for bed in beds:
         lines = known(folder / f"bed_{bed}.jsonl").values()
         runs = [line for line in lines if line["bed"] == bed and line["ended"]]
-        rows[2].append(_mean(runs[:1], 0.0))
+        rows[2].append(_base(runs, {name.partition("@")[0] for name in names}))
         for row, name in zip(rows[3:], names, strict=True):
             method, _, share = name.partition("@")
             own = [run for run in runs if run["method"] == method]
             row.append(f"{_mean(own, float(share or 1))} ({len(own)})" if own else "")
     return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def _base(runs: list[dict[str, Any]], methods: Collection[str]) -> str:
+    """Pass@1 / Pass@n of the base, as the runs of these methods sampled it."""
+    return _mean([run for run in runs if run["method"] in methods], 0.0)
 
 
 def _mean(runs: list[dict[str, Any]], share: float) -> str:
@@ -113,7 +119,7 @@ def kept(folder: Path, beds: dict[str, str], names: dict[str, str]) -> list[str]
     for bed in beds:
         lines = known(folder / f"bed_{bed}.jsonl").values()
         runs = [line for line in lines if line["bed"] == bed and line["ended"]]
-        rows[2].append(_mean(runs[:1], 0.0))
+        rows[2].append(_base(runs, names))
         for row, name in zip(rows[3:], names, strict=True):
             own = [run for run in runs if run["method"] == name]
             found = np.array([_chosen(run, half) for run in own for half in (0, 1)])
@@ -139,11 +145,13 @@ def _chosen(run: dict[str, Any], half: int) -> tuple[float, float, float, bool]:
     return first, last, share, not enough
 
 
-def by_k(results: Path, bed: str, methods: list[str], seeds: range | None = None) -> list[str]:
+def by_k(
+    results: Path, bed: str, methods: list[str], seeds: Collection[int] | None = None
+) -> list[str]:
     """Pass@k of the base and of methods at their last step, means over seeds, for every k."""
     paths = paths_of(results, bed, seeds)
     ks = [2**i for i in range(paths.n.bit_length()) if 2**i <= paths.n]
-    ends = {"base": paths.base[None]} | {f"`{name}`": paths.right[name][-1] for name in methods}
+    ends = {"base": paths.base} | {f"`{name}`": paths.right[name][-1] for name in methods}
     rows = [["", *(f"k = {k}" for k in ks)], ["---", *["---:"] * len(ks)]]
     for name, right_SQ in ends.items():
         scores = (100 * pass_at_k(right_SQ, paths.n, k).mean() for k in ks)
@@ -163,7 +171,7 @@ class Paths:
     """The ended runs of a bed's methods that have as many seeds as any."""
 
     n: int  # samples a problem
-    base: np.ndarray  # right ones of each problem
+    base: np.ndarray  # right ones [seeds, problems] before the first step
     right: dict[str, np.ndarray]  # of each method [steps, seeds, problems]
     steps: dict[str, int]  # the last one
     seconds: dict[str, float]  # of a run, mean over seeds
@@ -172,11 +180,14 @@ class Paths:
     @property
     def seeds(self) -> int:
         """As many as each method has."""
-        return next(iter(self.right.values())).shape[1]
+        return len(self.base)
 
 
-def paths_of(results: Path, bed: str, seeds: range | None = None) -> Paths:
-    """What the frontier compares; with `seeds`, these alone, of the methods that have them all."""
+def paths_of(results: Path, bed: str, seeds: Collection[int] | None = None) -> Paths:
+    """What the frontier compares; with `seeds`, these alone, of the methods that have them all.
+
+    The base is as it was sampled in the runs of the first method: drawn once for all seeds, or
+    anew for some where the engine draws otherwise by then."""
     runs: dict[str, dict[int, dict[str, Any]]] = {}
     for (of, method, seed), line in known(results).items():
         if of == bed and line["ended"] and (seeds is None or seed in seeds):
@@ -186,14 +197,16 @@ def paths_of(results: Path, bed: str, seeds: range | None = None) -> Paths:
     count = max(map(len, runs.values()))
     fewer = {method: len(own) for method, own in runs.items() if len(own) < count}
     whole = {method: own for method, own in runs.items() if method not in fewer}
-    one = next(line for own in whole.values() for line in own.values())
+    first = next(iter(whole.values()))
+    base_SQ = np.array([first[seed]["right"]["0"] for seed in sorted(first)])
     right, last = {}, {}
     for method, own in whole.items():
         of_seeds = [points(own[seed]) for seed in sorted(own)]
         right[method] = np.array(of_seeds).swapaxes(0, 1)
         last[method] = max(map(int, next(iter(own.values()))["right"]))
     seconds = {m: float(np.mean([r["seconds"] for r in own.values()])) for m, own in whole.items()}
-    return Paths(one["n"], np.array(one["right"]["0"]), right, last, seconds, fewer)
+    n = next(iter(first.values()))["n"]
+    return Paths(n, base_SQ, right, last, seconds, fewer)
 
 
 def points(line: dict[str, Any]) -> list[list[int]]:
@@ -211,7 +224,7 @@ def points(line: dict[str, Any]) -> list[list[int]]:
 
 
 def markdown(
-    results: Path, bed: str, references: list[str], seeds: range | None = None
+    results: Path, bed: str, references: list[str], seeds: Collection[int] | None = None
 ) -> list[str]:
     """One row a method: Pass@1 and Pass@n at the end, Pass@n at equal Pass@1 minus that of each
     reference, of the last also at three quarters of the range, seconds. The best against the last
@@ -224,7 +237,7 @@ def markdown(
     base = " / ".join(f"{100 * value:.1f}" for value in found[0].base)
     steps = " or ".join(map(str, sorted(set(paths.steps.values()) - {0})))
     said = (
-        f"{paths.seeds} seeds, {len(paths.base)} problems x {paths.n} samples, after {steps} "
+        f"{paths.seeds} seeds, {paths.base.shape[1]} problems x {paths.n} samples, after {steps} "
         f"steps; base: {base} (Pass@1 / Pass@{paths.n})."
     )
     if paths.fewer:
@@ -270,7 +283,7 @@ def trials_table(results: Path, bed: str) -> list[str]:
     """The area of every trial, one row a method, the largest in bold."""
     paths, (low, high), found = trial_areas(results, bed)
     said = (
-        f"{paths.seeds} seed, {len(paths.base)} problems x {paths.n} samples, "
+        f"{paths.seeds} seed, {paths.base.shape[1]} problems x {paths.n} samples, "
         f"{min(paths.steps.values())} steps; mean Pass@{paths.n} over Pass@1 from "
         f"{100 * low:.1f} to {100 * high:.1f}."
     )
@@ -294,13 +307,13 @@ def _signed(value: tuple[float, float, float]) -> str:
     return "{:+.1f} [{:+.1f}, {:+.1f}]".format(*(100 * v for v in value))
 
 
-def verdict(results: Path, bed: str, reference: str, seeds: range | None = None) -> None:
+def verdict(results: Path, bed: str, reference: str, seeds: Collection[int] | None = None) -> None:
     """The frontier of the methods that have all seeds, against one of them (algo/frontier.py)."""
     paths = paths_of(results, bed, seeds)
     found = frontier(paths.base, paths.right, paths.n, reference)
     low, high = (100 * x for x in found.range)
     print(
-        f"{paths.seeds} seeds, {len(paths.base)} problems; base {100 * found.base[0]:.1f} / "
+        f"{paths.seeds} seeds, {paths.base.shape[1]} problems; base {100 * found.base[0]:.1f} / "
         f"{100 * found.base[1]:.1f}; area over Pass@1 from {low:.1f} to {high:.1f}"
     )
     for one in sorted(found.standings, key=lambda s: -s.area[0]):

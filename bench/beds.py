@@ -89,7 +89,7 @@ def one(
             code = _run(command(bed, folder, sets), log, deadline)
         steps = {int(p.stem[-6:]): json.loads(p.read_text()) for p in _validations(folder)}
         line = {"bed": bed, "method": method, "seed": seed, "ended": code == 0}
-        line["how"] = "ended" if code == 0 else "cut short" if code is None else "failed"
+        line["how"] = _how(code)
         places = ("model.path=", "task.data=")  # of one machine
         line["seconds"] = round(time.time() - began, 1)
         line["set"] = [item for item in told.more if not item.startswith(places)]
@@ -102,9 +102,14 @@ def one(
             ask = [sys.executable, "-m", "bench.bed_ends", str(folder), str(found), *asked]
             code = code or _run(ask, log, deadline)
             ends = json.loads(found.read_text()) if code == 0 else {}
-            line |= {"ended": code == 0, "seconds": round(time.time() - began, 1)}
+            line |= {"ended": code == 0, "how": _how(code)}
+            line["seconds"] = round(time.time() - began, 1)
             lines += [line | {"method": name} | _used(name, steps, ends, told) for name in others]
         return lines
+
+
+def _how(code: int | None) -> str:
+    return "ended" if code == 0 else "cut short" if code is None else "failed"
 
 
 def _kept(folder: Path, recipe: Recipe) -> bool:
@@ -187,10 +192,10 @@ def _validations(folder: Path) -> list[Path]:
     return sorted((folder / "evals").glob("validation-*.json"))
 
 
-def seeds_of(text: str) -> range:
-    """`2-4`, or one alone."""
-    first, _, last = text.partition("-")
-    return range(int(first), int(last or first) + 1)
+def seeds_of(text: str) -> list[int]:
+    """`2-4`, one alone, or several of these: `0-3,5`."""
+    parts = (part.partition("-") for part in text.split(","))
+    return [seed for first, _, last in parts for seed in range(int(first), int(last or first) + 1)]
 
 
 def main() -> None:

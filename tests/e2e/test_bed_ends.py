@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +13,7 @@ import torch
 from small_runs import recipe_of, run
 
 from bench import bed_ends, beds
-from bench.bed_tables import points
+from bench.bed_tables import ends, paths_of, points
 from bench.methods import settings_of, trained, way
 from sps.build import make_policy
 
@@ -102,3 +105,41 @@ def test_a_run_of_the_same_recipe_is_kept_once_its_last_checkpoint_is_there(tmp_
     assert not beds._kept(folder, recipe.model_copy(update={"seed": 9}))
     shutil.rmtree(folder / "checkpoints" / f"step-{recipe.rl.steps:06d}")
     assert not beds._kept(folder, recipe)
+
+
+def test_seeds_are_ranges_and_single_ones():
+    assert beds.seeds_of("2-4") == [2, 3, 4]
+    assert beds.seeds_of("3") == [3]
+    assert beds.seeds_of("0-3,5-6,9") == [0, 1, 2, 3, 5, 6, 9]
+
+
+def test_the_base_is_as_each_seed_sampled_it(tmp_path):
+    """Of two questions x 2 samples, the base had 1 and 0 right in one draw, 2 and 0 in another."""
+    draws = {0: [1, 0], 1: [2, 0]}
+    lines = [
+        {"bed": "b", "method": "grpo", "seed": seed, "ended": True, "n": 2, "seconds": 1.0}
+        | {"right": {"0": base, "10": [2, 1]}}
+        for seed, base in draws.items()
+    ]
+    (tmp_path / "bed_b.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    paths = paths_of(tmp_path / "bed_b.jsonl", "b")
+    assert paths.base.tolist() == [[1, 0], [2, 0]]
+    assert paths.seeds == 2
+    # Pass@1: (1/2 + 0 + 1 + 0) / 4; Pass@2: a question with any right one, (1 + 0 + 1 + 0) / 4.
+    (said,) = [row for row in ends(tmp_path, {"b": "bed"}, {"grpo": "GRPO"}) if "base" in row]
+    assert said == "| base | 37.5 / 50.0 |"
+
+
+def test_an_end_that_is_cut_off_says_so(tmp_path, monkeypatch):
+    """The run itself has ended, its mixes have not."""
+    answers = iter([0, None])
+    monkeypatch.setattr(beds, "_run", lambda typed, log, deadline: next(answers))
+    monkeypatch.setattr(beds, "_kept", lambda folder, recipe: False)
+    monkeypatch.setattr(
+        beds, "_validations", lambda folder: [Path("validation-000000"), Path("validation-000009")]
+    )
+    monkeypatch.setattr(Path, "read_text", lambda path: '{"n": 2, "per_question": {"q": 1}}')
+    told = SimpleNamespace(bed="embedded", more=[], skip=0, runs=tmp_path)
+    plain, mixed = beds.one("embedded", ["grpo", "grpo_mixed"], 0, told, 0.0)
+    assert (plain["how"], plain["ended"]) == ("ended", True)
+    assert (mixed["how"], mixed["ended"]) == ("cut short", False)
