@@ -101,7 +101,7 @@ BEDS: dict[str, tuple[str, float, list[str]]] = {
     "gsm8k": (
         "recipes/gsm8k/qwen_grpo.yaml",
         3e-6,
-        ["irl.memory.per_problem=4", "irl.memory.share=0.25"],
+        ["irl.memory.per_problem=4", "irl.memory.share=0.1"],
     ),
 }
 

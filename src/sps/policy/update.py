@@ -17,6 +17,7 @@ from sps.policy import deepspeed as zero
 from sps.policy.logprobs import Rows, Scorer, token_logprobs
 from sps.policy.sharding import local, stepped
 from sps.ranks import ALONE, Ranks, whole
+from sps.run.gpu import held_by_others
 
 # rows, their log-probabilities and entropies -> this part's share of the loss, and sums to add up
 PartLoss = Callable[[Rows, Tensor, Tensor], tuple[Tensor, dict[str, Tensor]]]
@@ -181,7 +182,7 @@ def _halve(budget: Budget, ranks: Ranks) -> None:
     if budget.tokens < 1:
         raise RunFailed(
             "not even one sequence fits into memory; use a smaller rollout.max_new_tokens or set "
-            "model.checkpointing: true"
+            f"model.checkpointing: true.{held_by_others()}"
         )
 
 

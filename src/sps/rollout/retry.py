@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 
 from sps.errors import RunFailed
+from sps.run.gpu import held_by_others
 from sps.types import Completion, Request, Sampling
 
 _LOG = logging.getLogger("sps")
@@ -48,5 +49,6 @@ def draw_all(
         engine.shrink()
         engine.max_rows //= 2
         if engine.max_rows < 1:
-            raise RunFailed("not even one sequence fits into the GPU's memory")
+            others = held_by_others()
+            raise RunFailed(f"not even one sequence fits into the GPU's memory.{others}")
         _LOG.warning("memory ran out; %d sequences are drawn at once now", engine.max_rows)
