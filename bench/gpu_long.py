@@ -33,19 +33,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from bench import gpu_decode as decode
 from bench import gpu_tail
-from bench.gpu_rollout import QWEN15
+from bench.long_floor import MEAN, MOST, PROMPT, SHAPES, lengths_of, work_of
 from bench.sides import RESULTS, machine, wait
 from sps.rollout.cuda import attention, decoder, engine, products, room, tail
 from sps.rollout.cuda.rows import Rows, Wanted
 from sps.types import Request, Sampling
 
-QWEN7 = {
-    "model_type": "qwen2", "vocab_size": 152064, "hidden_size": 3584, "num_hidden_layers": 28,
-    "num_attention_heads": 28, "num_key_value_heads": 4, "intermediate_size": 18944,
-    "max_position_embeddings": 4096, "rope_theta": 10000.0, "tie_word_embeddings": False,
-}  # fmt: skip
-SHAPES = {"1.5b": QWEN15, "7b": QWEN7}
-PROMPT, MOST, MEAN = 200, 3072, 900
 # What parts of it put other things in the place of; the next part finds them as they were.
 _PATCHED: list[tuple[Any, str]] = [
     (engine, "Rows"), (engine, "Tail"), (engine, "bucket"), (room, "_SHARE"), (tail, "ROWS"),
@@ -87,12 +80,6 @@ class Results:
         print({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
         self.rows.append(row)
         self.path.write_text(json.dumps({**machine(), "rows": self.rows}, indent=1) + "\n")
-
-
-def lengths_of(groups: int, n: int) -> np.ndarray:
-    """[groups, n], the same for every side and turn."""
-    drawn = np.random.default_rng(0).geometric(1 / MEAN, (groups, n))
-    return np.minimum(drawn, MOST)
 
 
 def prompts_of(groups: int) -> list[list[int]]:
@@ -191,13 +178,6 @@ def make_vllm(shape: str, at_once: int, share: float) -> Any:
         gpu_memory_utilization=share, max_num_seqs=max(at_once, 256),
         max_model_len=PROMPT + MOST + 8, attention_config={"backend": "FLASH_ATTN"},
     )  # fmt: skip
-
-
-def work_of(asked: str) -> tuple[str, tuple[int, int, int]]:
-    """The shape, and prompts, samples of each and rows at once."""
-    shape, size, *more = asked.split(":")
-    groups, n = (int(x) for x in size.split("x"))
-    return shape, (groups, n, int(more[0]) if more else groups * n)
 
 
 def sides_of(shape: str, work: tuple[int, int, int], options: Any) -> dict[str, Callable]:

@@ -19,6 +19,7 @@ Such a table stands between two comments. The first says what it is made of, the
                                              order of training; the first path is the reference
 <!-- FILE.json means: A, B | C, D -->        the same rule on stored means, C and D against A and B:
                                              no counts, so no intervals and no verdict
+<!-- bench.long_floor WORK WORK -->         what that command prints
 <!-- sps doctor: ARGUMENTS | ARGUMENTS -->   memory and hours that `sps doctor` says
 """
 
@@ -35,6 +36,7 @@ from typing import Any
 import numpy as np
 from typer.testing import CliRunner
 
+from bench import long_floor
 from bench.bed_tables import by_k, ends, gap_cell, kept, markdown, shown, trials_table
 from bench.beds import ROOT, seeds_of
 from sps.algo.frontier import envelope, frontier
@@ -49,6 +51,7 @@ _ENDS = re.compile(r"ends: ([^|]+) \| (.+)")
 _KEPT = re.compile(r"kept: ([^|]+) \| (.+)")
 _STORED = re.compile(r"(\w+\.json): (.+)")
 _MEANS = re.compile(r"(\w+\.json) means: (.+) \| (.+)")
+_FLOOR = re.compile(r"bench\.long_floor (.+)")
 _DOCTOR = re.compile(r"sps doctor: (.+)")
 _SAID = r"([\d.]+) GiB  in all: .*?full length: ([\d.]+) s .*?; (\d+) steps: ([\d.]+) h"
 
@@ -80,6 +83,8 @@ def filled(text: str, root: Path = ROOT) -> str:
         elif means := _MEANS.fullmatch(found[1]):
             names = [[name.strip() for name in part.split(",")] for part in means.groups()[1:]]
             lines = estimated(root / "docs" / "results" / means[1], *names)
+        elif asked := _FLOOR.fullmatch(found[1]):
+            lines = long_floor.table(asked[1].split())
         elif asked := _DOCTOR.fullmatch(found[1]):
             lines = costs([line.strip() for line in asked[1].split("|")])
         else:
