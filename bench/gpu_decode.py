@@ -231,6 +231,8 @@ def sweep_attention(config: Any, rows: int, own: list[int], until: float) -> Ite
     programs = rows * made.shared
     counts = sorted({max(1, min(64, wanted // programs)) for wanted in (132, 264, 528, 1056)})
     tiles = [(64, 4, 3), (64, 2, 4), (128, 4, 2), (64, 4, 4), (32, 4, 4), (128, 8, 3), (32, 2, 4)]
+    # Of heads of 128 two programs with (64, 2, 4) fit a multiprocessor, four of these.
+    tiles += [(32, 1, 4), (32, 1, 3), (32, 2, 3)]
     plans = [usual, whole]
     plans += [attention.Plan(p, k, 1, w, s) for k, w, s in tiles for p in counts]
     for plan in dict.fromkeys(plans):
