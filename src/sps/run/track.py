@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sps.run.disk import naming, write_whole
+from sps.run.folder import TEMPERED
 
 _LONGEST = 64 * 2**20  # characters of a line
 Listener = Callable[[dict[str, Any]], None]
@@ -46,6 +47,7 @@ def _of_an_end(record: dict[str, Any]) -> bool:
         record["kind"] in ("done", "stopped")
         or name == "test"
         or name.startswith(("select-", "share-", "mixed-"))
+        or (name.startswith(TEMPERED) and record["step"] > 0)  # those of the base are kept
     )
 
 
