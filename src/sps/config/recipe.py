@@ -140,9 +140,11 @@ class EvaluationConfig(Node):
                 "temperatures are of the validation problems, and every: 0 never evaluates there; "
                 "set every to some RL steps, or temperatures: []"
             )
-        if len({self.temperature, *self.temperatures}) <= len(self.temperatures):
+        named = [f"{heat:g}" for heat in (self.temperature, *self.temperatures)]  # as files are
+        if twice := next((heat for heat in named if named.count(heat) > 1), None):
+            why = "it is `temperature`, at which all is evaluated" if twice == named[0] else "twice"
             raise ValueError(
-                f"temperatures are others than temperature ({self.temperature:g}), each once"
+                f"temperatures has {twice}, {why}; give each other temperature once, to six digits"
             )
         return self
 
