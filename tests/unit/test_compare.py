@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from sps.commands.began import TaskNow
-from sps.commands.compare import show_results, summarise
+from sps.commands.compare import run_compare, show_results, summarise
 from sps.commands.jobs import Extra, Job, _gpus, _take_gpu, plan, run_extra, run_job, run_jobs
-from sps.commands.methods import by_name, make_extras, sweep_recipe
+from sps.commands.methods import by_name, make_extras, parse_temperatures, sweep_recipe
 from sps.config.load import dump_recipe, load_recipe, parse_recipe
 from sps.errors import UserError
 from sps.evaluation.scores import count_scores
@@ -420,6 +420,28 @@ GSPO = {"rl": {"algorithm": {"type": "gspo", "steps_per_generation": 4}}}
 def test_extras_that_a_run_will_not_have_are_refused(early, tree, message):
     with pytest.raises(UserError, match=message):
         extras(early, **tree)
+
+
+def test_temperatures_are_numbers_above_0_each_once():
+    assert parse_temperatures("0.7, 0.4") == [0.7, 0.4]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("warm", r"^--temperatures: 'warm' is not a number; write for example 0.7,0.4$"),
+        ("[0.7,0.4]", r"^--temperatures: '\[0.7' is not a number"),
+        (" ", r"^--temperatures: ' ' is not a number"),
+        ("0.7,,0.4", r"^--temperatures: '' is not a number"),
+        ("0.7,0", r"^--temperatures: 0 is not above 0"),
+        ("nan", r"^--temperatures: nan is not above 0"),
+        ("inf", r"^--temperatures: inf is not above 0"),
+        ("0.7,0.70", r"^--temperatures: 0.7 is there twice"),
+    ],
+)
+def test_other_temperatures_name_the_option(text, wanted):
+    with pytest.raises(UserError, match=wanted):
+        run_compare(["demo/countdown_grpo"], 1, Path("none"), "", text, 0, [])
 
 
 def test_a_mix_is_evaluated_once(tmp_path):

@@ -19,7 +19,7 @@ from sps.algo.passk import mean_interval, paired_rows
 from sps.commands.doctor import refuse_too_large
 from sps.commands.frontier import difference_lines, frontier_lines, frontier_record
 from sps.commands.jobs import Job, Summaries, plan, run_jobs
-from sps.commands.methods import by_name, make_extras, sweep_recipe
+from sps.commands.methods import by_name, make_extras, parse_temperatures, sweep_recipe
 from sps.commands.terminal import console, say
 from sps.commands.train import find_trackers, make_base
 from sps.config.load import RecipeLike, load_recipe
@@ -46,7 +46,8 @@ def run_compare(
 ) -> None:
     """Run, show, and write results.json and report.html."""
     if temperatures:
-        overrides = [*overrides, f"evaluation.temperatures=[{temperatures}]"]
+        heats = parse_temperatures(temperatures)
+        overrides = [*overrides, f"evaluation.temperatures={heats}"]
     swept = sweep_recipe(paths[-1], overrides, sweep) if sweep else []
     fixed = paths[:-1] if sweep else paths
     recipes = by_name([*(load_recipe(path, overrides) for path in fixed), *swept])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,17 @@ def parse_values(item: str, option: str) -> tuple[str, list[str]]:
     if twice:
         raise UserError(f"{option} {item}: {twice} is there twice; give each value once")
     return key, values
+
+
+def parse_temperatures(text: str) -> list[float]:
+    """Sampling temperatures beside that of the recipes, each once."""
+    found = [_number(word, "--temperatures", "0.7,0.4") for word in text.split(",")]
+    odd = next((heat for heat in found if not 0 < heat < math.inf), None)
+    if odd is not None:
+        raise UserError(f"--temperatures: {odd:g} is not above 0; write for example 0.7,0.4")
+    if twice := next((heat for heat in found if found.count(heat) > 1), None):
+        raise UserError(f"--temperatures: {twice:g} is there twice; give each once")
+    return found
 
 
 def by_name(recipes: list[Recipe]) -> dict[str, Recipe]:
@@ -142,8 +154,10 @@ def make_extras(
     return {first: made + [Extra(f"{first} mix={share:g}", mix=share) for share in shares]}
 
 
-def _number(text: str, option: str) -> float:
+def _number(text: str, option: str, example: str = "100,200") -> float:
     try:
         return float(text)
     except ValueError:
-        raise UserError(f"{option}: {text!r} is not a number; write for example 100,200") from None
+        raise UserError(
+            f"{option}: {text!r} is not a number; write for example {example}"
+        ) from None
