@@ -9,8 +9,10 @@ here, before any scores are seen:
   is a straight line, since training passes through what lies between two checkpoints; a staircase
   would favour the method that was evaluated more often.
 - Range of several methods: from the base's Pass@1 to the smallest of their largest Pass@1.
-- Area: mean of the envelope over the range of all methods. Gap: mean difference of two envelopes
-  over the range of the two; the verdict is on it. Gaps at `QUANTILES` of that range say where.
+- Area: mean of the envelope over the range of all methods. A path that is told to stand aside, as
+  the base's own through temperatures, does not narrow it, and counts as 0 where it does not reach.
+- Gap: mean difference of two envelopes over the range of the two; the verdict is on it. Gaps at
+  `QUANTILES` of that range say where.
   Where one of the two never gets above the base's Pass@1 they share no range, and no verdict.
   Means over a range are by the trapezoid rule, of 32 equal parts.
 - Area of trials (`areas`): the same mean over one range for all settings of all methods, up to the
@@ -25,7 +27,7 @@ simulation (`bench/frontier_coverage.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,22 +84,24 @@ def frontier(
     reference: str,
     level: float = 0.95,
     draws: int = 2000,
+    aside: Collection[str] = (),
 ) -> Frontier:
     """Compare paths of correct counts [P, S, Q] out of n, on the questions of the base [S, Q].
 
-    Seeds are paired by their place; one seed of the base is the base. With one seed a path, the
-    intervals are of these trained models alone.
+    Those `aside` do not narrow the range of all. Seeds are paired by their place; one seed of the
+    base is the base. With one seed a path, the intervals are of these trained models alone.
     """
     base_SQ = np.atleast_2d(base_SQ)
     how = _Resampling(_seeds(base_SQ, paths, reference), base_SQ.shape[1], draws, level)
     base_R2 = how.means(_scores(base_SQ[None], n))[:, 0]
     xy = {name: how.path(base_R2, _scores(path, n)) for name, path in paths.items()}
-    low_R, high_R = base_R2[:, 0], np.minimum.reduce([_reach(path) for path in xy.values()])
+    reaches = [_reach(path) for name, path in xy.items() if name not in aside]
+    low_R, high_R = base_R2[:, 0], np.minimum.reduce(reaches)
     standings = [
         Standing(
             name,
             [(float(x), float(y)) for x, y in path[0, 1:]],
-            how.interval(_over_range(path, low_R, high_R) @ _WEIGHT),
+            how.interval(np.maximum(_over_range(path, low_R, high_R), 0.0) @ _WEIGHT),
             _at_most(1 - float(low_R[0]), how.skewed_interval(highest_kept(path) - low_R)),
             float(_reach(path)[0]),
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sps.algo.frontier import NO_RANGE
-from sps.diagnose.frontier import validation_paths
+from sps.diagnose.frontier import TEMPERED_BASE, validation_paths
 from sps.diagnose.read import RunFolder, read_run
 from sps.reporting.style import spelled
 
@@ -37,6 +37,9 @@ def frontier_lines(found: dict[str, Any]) -> list[str]:
             f"  {names[name]:{wide}} {100 * one['reach']:15.1f}  {free:>{21 + len(str(k))}}  "
             f"{_cell(one['area'])}"
         )
+    own = found["methods"].get(TEMPERED_BASE)
+    if own and own["reach"] < high:
+        lines.append("  (the base counts as 0 where it does not reach)")
     rows, apart = [], []
     for gap in found["gaps"]:
         pair = f"{names[gap['name']]:>{wide}} against {names[gap['minus']]}"

@@ -39,7 +39,8 @@ class Paths:
 
     def compare(self) -> Frontier:
         """Every method against the first."""
-        return frontier(self.base_Q, self.correct, self.n, next(iter(self.correct)))
+        first = next(iter(self.correct))
+        return frontier(self.base_Q, self.correct, self.n, first, aside=[TEMPERED_BASE])
 
     def record(self, found: Frontier) -> dict[str, Any]:
         """Plain numbers for a JSON file, the counts among them: what all can be made of again."""

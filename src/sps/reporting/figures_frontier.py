@@ -125,6 +125,13 @@ def gap_sentence(gap: Gap, k: int) -> str:
     return f"At equal Pass@1, {gap.name} has {word} Pass@{k} than {gap.minus}: {interval}."
 
 
+def _not_the_base(found: Frontier) -> str:
+    """Where its own path at other temperatures ends before those of the methods."""
+    own = [one for one in found.standings if one.name == TEMPERED_BASE]
+    short = own and own[0].reach < found.range[1]
+    return "; the base at other temperatures counts as 0 where it does not reach" if short else ""
+
+
 def _table(paths: Paths, found: Frontier) -> Table:
     """What the figure's verdicts are made of."""
     gaps = {gap.name: gap for gap in found.gaps}
@@ -145,7 +152,7 @@ def _table(paths: Paths, found: Frontier) -> Table:
         f"Pass@{found.k} {points(level)}. A path is straight between validations; its envelope is "
         f"the best Pass@{found.k} at that Pass@1 or more. Without loss: the largest Pass@1 with "
         f"Pass@{found.k} not below the base's. Mean: of the envelope from Pass@1 {low} to {high}, "
-        "which all methods reach. 95 % intervals over questions and seeds."
+        f"which all methods reach{_not_the_base(found)}. 95 % intervals over questions and seeds."
     )
     columns = ["method", "largest Pass@1", "Pass@1 without loss", f"mean Pass@{found.k}"]
     if gaps:

@@ -77,6 +77,15 @@ def test_area_gap_and_range_by_hand():
     assert [[at[0] for at in g.at] for g in found.gaps] == [[1 / 2] * 3] * 2
 
 
+def test_a_path_aside_does_not_narrow_the_range_and_counts_as_0_beyond_it():
+    base, far = np.array([1, 0]), {"steep": counts([4, 0]), "flat": counts([2, 2])}
+    for points, area in (([2, 0],), (0.5 + 10) / 32 / 2), (([0, 1], [0, 1]), 1 / 128):
+        found = frontier(base, far | {"base": counts(*points)}, 4, "steep", 0.95, 50, ["base"])
+        assert found.range == (1 / 8, 1 / 2)
+        assert [s.area[0] for s in found.standings] == pytest.approx([1 / 2, 1, area])
+        assert found.gaps[1].range == (1 / 8, found.standings[2].reach)
+
+
 def test_estimates_are_of_all_questions_as_they_are():
     base, path = np.array([[1, 0, 2, 0, 3, 1, 0]]), np.array([[[4, 0, 1, 0, 3, 2, 1]]])
     found = frontier(base, {"a": path, "b": path + (path == 0)}, 4, "a", draws=50)

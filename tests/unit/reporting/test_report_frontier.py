@@ -224,6 +224,17 @@ def test_what_is_sampled_at_other_temperatures_is_dotted_and_counts():
     assert [rows[name][1] for name in rows] == ["50.0", "75.0", "37.5"]
 
 
+@pytest.mark.parametrize(("right", "short"), [((1, 0), True), ((4, 2), False)])
+def test_the_range_of_all_is_that_of_the_methods(right, short):
+    one = tempered(tempered(run((10, 2, 1), (20, 2, 2)), 20, T0_5=(3, 3)), 0, T0_5=right)
+    paths = validation_paths({"grpo": [one], "sps": [one]})
+    record = paths.record(paths.compare())
+    assert record["range"] == [1 / 4, 3 / 4]
+    assert any("the base counts as 0" in line for line in frontier_lines(record)) == short
+    _, table = frontier_blocks(study(grpo=[one], sps=[one]))
+    assert ("counts as 0 where it does not reach" in table.note) == short
+
+
 def test_bars_span_the_seeds():
     figure, _ = frontier_blocks(study(sps=SPS))
     (line,) = [t for t in figure.data if t["name"] == "sps"]
