@@ -108,6 +108,14 @@ def test_a_trial_without_scores_is_named(tmp_path):
         choose(made, found)
 
 
+def test_trials_that_end_with_another_step_are_chosen_from_at_one_temperature(tmp_path):
+    made, found = trials(tmp_path, {("grpo", 1): [(4, 0)], ("grpo", 2): [(2, 2)]})
+    for trial in made:  # the base's are there, those of the last step are not
+        evals = trial.jobs[0].folder / "evals"
+        shutil.copy(evals / "validation-000000.json", evals / "temperature-0.5-000000.json")
+    assert choose(made, found)["methods"]["grpo"]["winner"] == "grpo 2"
+
+
 def test_a_trial_is_never_evaluated_on_test_problems(tmp_path):
     trial = make_trial("grpo", GRPO, 3, ["evaluation.final=true"], 2, tmp_path)
     assert [job.recipe.evaluation.final for job in trial.jobs] == [False, False]

@@ -103,7 +103,7 @@ def make_trial(
 def choose(trials: list[Trial], found: dict[str, Summaries]) -> dict[str, Any]:
     """The area of every trial over one range of Pass@1, and the largest of each method."""
     paths = validation_paths({t.name: [read_run(job.folder) for job in t.jobs] for t in trials})
-    if paths is None or paths.left_out:
+    if paths is None or any(t.name not in paths.correct for t in trials):
         why = "; ".join(paths.left_out) if paths else "there are no validation scores"
         raise UserError(f"nothing can be chosen: {why}; remove the folder and tune again")
     correct: dict[str, dict[str, Any]] = {}

@@ -34,7 +34,7 @@ class Paths:
     base_Q: np.ndarray  # before the first step
     steps: dict[str, list[Point]]  # of each method
     correct: dict[str, np.ndarray]  # [step, seed, question]
-    left_out: list[str]  # a sentence for each method without a path
+    left_out: list[str]  # a sentence for each method without a path, or without a part of it
     temperature: float  # of the points that do not name one
 
     def compare(self) -> Frontier:
@@ -70,19 +70,22 @@ def validation_paths(runs: Runs) -> Paths | None:
     the base where it was at other temperatures; None where there is none, or a single sample a
     question."""
     found = {name: _of_seeds(own) for name, own in runs.items() if own}
-    base = next((seed[0] for seeds in found.values() for seed in seeds if 0 in seed), None)
-    if base is None or base.n == 1:
+    first = next((run for of in runs.values() for run in of if 0 in _steps(run)), None)
+    if first is None or (base := _steps(first)[0]).n == 1:
         return None
-    own = next(_temperature(run) for of in runs.values() for run in of)
+    own = _temperature(first, 1.0)
+    alike = {n: of for n, of in runs.items() if all(_temperature(run, own) == own for run in of)}
     count = max(len(seeds) for seeds in found.values())
     correct, steps, left_out = {}, {}, []
-    for name, seeds in {**found, TEMPERED_BASE: _bases(runs, count)}.items():
+    for name, seeds in {**found, TEMPERED_BASE: _bases(alike, count)}.items():
         shared = _in_order(set.intersection(*map(set, seeds)) if seeds else set(), own)
         points = [[seed[point] for seed in seeds] for point in shared]
         if name == TEMPERED_BASE and not shared:
             continue
         if len(seeds) < count or not shared:
             left_out.append(f"{name}: not every seed has been validated yet")
+        elif name in runs and name not in alike:
+            left_out.append(f"{name}: not validated at the base's sampling temperature, {own:g}")
         elif any(e.n != base.n or [*e.correct] != [*base.correct] for of in points for e in of):
             left_out.append(
                 f"{name}: validated on other questions, or with other samples, than the base"
@@ -92,8 +95,22 @@ def validation_paths(runs: Runs) -> Paths | None:
             correct[name] = np.array([[[*e.correct.values()] for e in of] for of in points])
     if not correct.keys() - {TEMPERED_BASE}:
         return None
+    left_out += _without_heats(steps)
     base_Q = np.array([*base.correct.values()])
     return Paths(base.n, [*base.correct], base_Q, steps, correct, left_out, own)
+
+
+def _without_heats(steps: Mapping[str, Sequence[Point]]) -> list[str]:
+    """A sentence for each method that is compared with others where these are at temperatures and
+    it is not."""
+    heats = {name: {p for p in own if str(p).startswith("T=")} for name, own in steps.items()}
+    every = sorted(set().union(*heats.values()), key=lambda p: -float(str(p)[2:]))
+    return [
+        f"{name}: its path has no {', '.join(lost)}, as others have: not every run was asked for "
+        "that, has ended, and ended with its last step"
+        for name, own in heats.items()
+        if (lost := [str(p) for p in every if p not in own])
+    ]
 
 
 def _in_order(points: set[Point], own: float) -> list[Point]:
@@ -108,10 +125,10 @@ def _in_order(points: set[Point], own: float) -> list[Point]:
     return [*path, *map(at, hot), *back, *map(at, cold)]
 
 
-def _temperature(run: RunFolder) -> float:
+def _temperature(run: RunFolder, unknown: float) -> float:
     """The one that a run was validated at."""
     told = run.setting("evaluation", "temperature")
-    return float(told) if isinstance(told, int | float) else 1.0
+    return float(told) if isinstance(told, int | float) else unknown
 
 
 def _bases(runs: Runs, count: int) -> list[Validated]:

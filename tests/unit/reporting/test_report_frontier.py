@@ -224,6 +224,30 @@ def test_what_is_sampled_at_other_temperatures_is_dotted_and_counts():
     assert [rows[name][1] for name in rows] == ["50.0", "75.0", "37.5"]
 
 
+def test_of_a_path_without_temperatures_that_others_have_it_is_said():
+    with_heat = tempered(run((10, 2, 1)), 10, T0_5=(3, 1), T2=(1, 1))
+    chosen = tempered(tempered(run((10, 2, 1), (20, 1, 1)), 10, T0_5=(3, 1)), 0, T0_5=(2, 1))
+    paths = validation_paths({"a": [with_heat], "b": [chosen]})  # b ends with step 10
+    assert paths.steps["b"] == [10, 20]
+    assert [text.partition(", as others")[0] for text in paths.left_out] == [
+        "b: its path has no T=2, T=0.5",
+        "base at other temperatures: its path has no T=2",
+    ]
+    assert validation_paths({"a": [with_heat], "c": [with_heat]}).left_out == []
+    assert validation_paths({"b": [chosen]}).left_out[0].startswith("b: its path has no T=0.5, as")
+
+
+def test_methods_validated_at_another_temperature_are_left_out():
+    one, other = (tempered(run((10, 2, 1)), 0, T0_5=(2, 1)) for _ in range(2))
+    one.recipe, other.recipe = ({"evaluation": {"temperature": heat}} for heat in (1, 0.5))
+    paths = validation_paths({"a": [one], "b": [other]})
+    assert list(paths.correct) == ["a", "base at other temperatures"]
+    assert paths.left_out[0] == "b: not validated at the base's sampling temperature, 1"
+    paths = validation_paths({"b": [other], "a": [one]})
+    assert (list(paths.correct), paths.temperature) == (["b"], 0.5)
+    assert paths.left_out == ["a: not validated at the base's sampling temperature, 0.5"]
+
+
 @pytest.mark.parametrize(("right", "short"), [((1, 0), True), ((4, 2), False)])
 def test_the_range_of_all_is_that_of_the_methods(right, short):
     one = tempered(tempered(run((10, 2, 1), (20, 2, 2)), 20, T0_5=(3, 3)), 0, T0_5=right)
