@@ -342,6 +342,15 @@ def test_methods_have_one_base(one, other, message):
         pair(one, other)
 
 
+def test_methods_have_the_same_temperatures():
+    heats = [{"evaluation": {"temperatures": own}} for own in ([0.7, 0.4], [0.4, 0.7], [0.7], [])]
+    assert list(pair(heats[0], heats[1])) == ["a", "b"]
+    with pytest.raises(UserError, match=r"differs \(\[0\.4, 0\.7\] of a, \[0\.7\] of b\)"):
+        pair(heats[0], heats[2])
+    with pytest.raises(UserError, match=r"\(\[0\.7\] of a, \[\] of b\).* or \[\]"):
+        pair(heats[2], heats[3])
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [

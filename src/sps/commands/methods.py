@@ -89,7 +89,21 @@ def by_name(recipes: list[Recipe]) -> dict[str, Recipe]:
             f"{', task.'.join(keys)}); compare methods on one task"
         )
     _check_base(recipes)
+    _check_temperatures(recipes)
     return named
+
+
+def _check_temperatures(recipes: list[Recipe]) -> None:
+    """A path that goes on through other temperatures is no match for one that does not."""
+    heats = [sorted(recipe.evaluation.temperatures) for recipe in recipes]
+    odd = next((i for i, own in enumerate(heats) if own != heats[0]), None)
+    if odd is not None:
+        told = ", ".join(f"{heats[i]} of {recipes[i].name}" for i in (0, odd))
+        raise UserError(
+            f"evaluation.temperatures differs ({told}), and a method whose temperature is free is "
+            "no match for one whose is not: give all recipes the same list, or [] "
+            "(sps compare: with --temperatures, or --set)"
+        )
 
 
 def _check_base(recipes: list[Recipe]) -> None:
