@@ -90,12 +90,15 @@ def _mixes_note(study: Study, lines: list[Line]) -> str:
 
 def _heats_note(lines: list[Line]) -> str:
     """At which temperatures paths go on."""
-    if not (heats := _heats(lines)):
+    if not (heats := ", ".join(_heats(lines))):
         return ""
-    return (
-        f" Dotted it goes on through other sampling temperatures ({', '.join(heats)}), as the base "
-        "does from the star: sampling colder sharpens without training."
-    )
+    own = any(line.name == TEMPERED_BASE for line in lines)
+    if _heats([line for line in lines if line.name != TEMPERED_BASE]):
+        way = f"Dotted it goes on through other sampling temperatures ({heats})"
+        way += ", as the base does from the star" * own
+    else:
+        way = f"Dotted is the base at other sampling temperatures ({heats})"
+    return f" {way}: sampling colder sharpens without training."
 
 
 def _heats(lines: list[Line]) -> list[str]:

@@ -151,7 +151,8 @@ def _key(lines: Sequence[Line], seeds: int) -> str:
     words = {s for line in lines for s in line.steps if isinstance(s, str)}
     more = ", then mixed with the base" * ("mixed" in words)
     heats = ", ".join(words_of_heats(words))
-    more += f", then dotted at {heats}" if heats else ""
+    goes_on = any(words_of_heats(line.steps) and isinstance(line.steps[0], int) for line in lines)
+    more += f",{' then' * goes_on} dotted at {heats}" if heats else ""
     return f"a mark {each}, to step {last}{more}{bars}"
 
 

@@ -224,6 +224,19 @@ def test_what_is_sampled_at_other_temperatures_is_dotted_and_counts():
     assert [rows[name][1] for name in rows] == ["50.0", "75.0", "37.5"]
 
 
+@pytest.mark.parametrize("base", [True, False])
+@pytest.mark.parametrize("end", [True, False])
+def test_the_note_is_of_the_lines_that_are_dotted(base, end):
+    one = run((10, 2, 1), (20, 2, 2))
+    for step, there in ((0, base), (20, end)):
+        tempered(one, step, T0_5=(3, 1)) if there else None
+    figure, _ = frontier_blocks(study(sps=[one]))
+    key = figure.layout["meta"]["key"]
+    assert ("Dotted it goes on through" in figure.note) == end == (", then dotted at" in key)
+    assert ("as the base does from the star" in figure.note) == (base and end)
+    assert ("Dotted is the base at" in figure.note) == (base and not end) == (", dotted at" in key)
+
+
 def test_of_a_path_without_temperatures_that_others_have_it_is_said():
     with_heat = tempered(run((10, 2, 1)), 10, T0_5=(3, 1), T2=(1, 1))
     chosen = tempered(tempered(run((10, 2, 1), (20, 1, 1)), 10, T0_5=(3, 1)), 0, T0_5=(2, 1))
