@@ -123,12 +123,16 @@ def listed_runs(path: Path) -> Recorded:
                 f"{path}, line {i}: no run's results ({error!r}); a line has method, seed, n, and "
                 "`right`, the right samples of each question by step"
             ) from None
-        if key not in found or len(steps) >= len(found[key].evaluations):
+        if key not in found or _validations(run) >= _validations(found[key]):
             found[key] = run
     if not found:
         raise UserError(f"{path}: holds no line")
     methods = sorted({method for method, _ in found})
     return {m: [found[key] for key in sorted(found) if key[0] == m] for m in methods}
+
+
+def _validations(run: RunFolder) -> int:
+    return len(run.split("validation"))
 
 
 def _run(

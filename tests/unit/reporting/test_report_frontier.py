@@ -11,6 +11,7 @@ import pytest
 from sps.commands.frontier import difference_lines, frontier_lines
 from sps.diagnose.frontier import validation_paths
 from sps.diagnose.read import Evaluation, RunFolder
+from sps.diagnose.recorded import listed_runs
 from sps.reporting.content import sections
 from sps.reporting.figures_frontier import frontier_blocks
 from sps.reporting.names import place_names
@@ -235,6 +236,14 @@ def test_the_note_is_of_the_lines_that_are_dotted(base, end):
     assert ("Dotted it goes on through" in figure.note) == end == (", then dotted at" in key)
     assert ("as the base does from the star" in figure.note) == (base and end)
     assert ("Dotted is the base at" in figure.note) == (base and not end) == (", dotted at" in key)
+
+
+def test_of_a_run_listed_twice_temperatures_are_no_steps(tmp_path):
+    right, heats = {"0": [1, 1], "10": [2, 1], "20": [3, 1]}, {"20": {"0.5": [3, 2], "2": [1, 1]}}
+    short = {"method": "a", "seed": 0, "n": 4, "right": {"0": [1, 1], "10": [2, 1]}}
+    lines = [short | {"tempered": {"10": heats["20"]}}, short | {"right": right}]
+    (tmp_path / "runs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert validation_paths(listed_runs(tmp_path / "runs.jsonl")).steps == {"a": [10, 20]}
 
 
 def test_of_a_path_without_temperatures_that_others_have_it_is_said():
