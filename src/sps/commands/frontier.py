@@ -25,6 +25,7 @@ def frontier_lines(found: dict[str, Any]) -> list[str]:
     """A table of the methods, and their verdicts, for a terminal."""
     k, base, (low, high) = found["k"], found["base"]["point"][0], found["range"]
     names = {name: spelled(name) for name in found["methods"]}
+    names |= {TEMPERED_BASE: "base, other T"} if TEMPERED_BASE in names else {}  # 80 columns
     wide = max(map(len, names.values()))
     lines = [
         f"the frontier, on {found['questions']} validation questions (mean: over Pass@1 from "

@@ -276,7 +276,10 @@ def test_the_range_of_all_is_that_of_the_methods(right, short):
     paths = validation_paths({"grpo": [one], "sps": [one]})
     record = paths.record(paths.compare())
     assert record["range"] == [1 / 4, 3 / 4]
-    assert any("the base counts as 0" in line for line in frontier_lines(record)) == short
+    said = frontier_lines(record | {"k": 128})  # as wide as it gets
+    assert any("the base counts as 0" in line for line in said) == short
+    assert any(line.startswith("  base, other T ") for line in said)
+    assert max(map(len, said)) <= 80
     _, table = frontier_blocks(study(grpo=[one], sps=[one]))
     assert ("counts as 0 where it does not reach" in table.note) == short
 
