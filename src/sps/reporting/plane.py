@@ -150,7 +150,8 @@ def _key(lines: Sequence[Line], seeds: int) -> str:
     bars = f"; bars span {seeds} seeds" if any(line.low != line.high for line in lines) else ""
     words = {s for line in lines for s in line.steps if isinstance(s, str)}
     more = ", then mixed with the base" * ("mixed" in words)
-    heats = ", ".join(words_of_heats(words))
+    known = words_of_heats(words)  # more than four of them would not fit beside the rest
+    heats = ", ".join(known) if len(known) < 5 else f"{known[0]} to {known[-1]}"
     goes_on = any(words_of_heats(line.steps) and isinstance(line.steps[0], int) for line in lines)
     more += f",{' then' * goes_on} dotted at {heats}" if heats else ""
     return f"a mark {each}, to step {last}{more}{bars}"

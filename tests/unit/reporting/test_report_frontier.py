@@ -238,6 +238,13 @@ def test_the_note_is_of_the_lines_that_are_dotted(base, end):
     assert ("Dotted is the base at" in figure.note) == (base and not end) == (", dotted at" in key)
 
 
+def test_many_temperatures_fit_below_the_figure():
+    heats = {f"T{heat}": (1, 1) for heat in ("0_1", "0_2", "0_4", "0_6", "0_8", "1_2", "1_4")}
+    figure, _ = frontier_blocks(study(sps=[tempered(run((10, 2, 1)), 10, **heats)]))
+    assert figure.layout["meta"]["key"].endswith("to step 10, then dotted at T=1.4 to T=0.1")
+    assert "(T=1.4, T=1.2, T=0.8, T=0.6, T=0.4, T=0.2, T=0.1)" in figure.note
+
+
 def test_of_a_run_listed_twice_temperatures_are_no_steps(tmp_path):
     right, heats = {"0": [1, 1], "10": [2, 1], "20": [3, 1]}, {"20": {"0.5": [3, 2], "2": [1, 1]}}
     short = {"method": "a", "seed": 0, "n": 4, "right": {"0": [1, 1], "10": [2, 1]}}
