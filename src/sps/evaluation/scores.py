@@ -111,8 +111,8 @@ def load_scores(path: Path) -> Scores:
         return read_scores(read_json(path))
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{path} cannot be read ({error}); remove it, and the samples beside it are counted "
-            "again"
+            f"{path} cannot be read ({error}); remove it: scores of the end are counted again from "
+            "the samples beside it, those of an earlier step are left out from then on"
         ) from None
 
 
