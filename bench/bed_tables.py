@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bench.methods import METHODS, TRIALS, place_of, settings_of, trials_of
+from bench.methods import BASE, METHODS, TRIALS, place_of, settings_of, trained, trials_of
 from sps.algo.frontier import NO_RANGE, Gap, areas, frontier
 from sps.algo.passk import mean_interval, pass_at_k
 from sps.config.recipe import SHARES
@@ -82,7 +83,8 @@ def by_temperature(results: Path, bed: str, methods: list[str]) -> list[str]:
 
 def ends(folder: Path, beds: dict[str, str], names: dict[str, str]) -> list[str]:
     """Pass@1 / Pass@n of the base and of methods at their last step, one column a bed: means over
-    all seeds, in brackets how many. `METHOD@0.7`: a mix with so much of what was trained."""
+    all seeds, in brackets how many. `METHOD@0.7`: a mix with so much of what was trained;
+    `base_tempered~0.4`: the base at another sampling temperature, of bed_BED_tempered.jsonl."""
     rows = [["Pass@1 / Pass@128", *beds.values()], ["---"] * (len(beds) + 1)]
     rows += [[shown] for shown in ["base", *names.values()]]
     for bed in beds:
@@ -90,10 +92,24 @@ def ends(folder: Path, beds: dict[str, str], names: dict[str, str]) -> list[str]
         runs = [line for line in lines if line["bed"] == bed and line["ended"]]
         rows[2].append(_base(runs, {name.partition("@")[0] for name in names}))
         for row, name in zip(rows[3:], names, strict=True):
+            if "~" in name:
+                row.append(_heated(folder / f"bed_{bed}_tempered.jsonl", *name.split("~")))
+                continue
             method, _, share = name.partition("@")
             own = [run for run in runs if run["method"] == method]
             row.append(f"{_mean(own, float(share or 1))} ({len(own)})" if own else "")
     return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def _heated(results: Path, method: str, heat: str) -> str:
+    """Pass@1 / Pass@n of what a method's runs end with at a sampling temperature, and how many."""
+    runs = [line for line in known(results).values() if line["method"] == method and line["ended"]]
+    scores = []
+    for run in runs:
+        right_Q = np.array(run["tempered"][max(run["right"], key=int)][heat])
+        scores.append([100 * pass_at_k(right_Q, run["n"], k).mean() for k in (1, run["n"])])
+    means = " / ".join(f"{value:.1f}" for value in np.mean(scores, axis=0)) if scores else ""
+    return f"{means} ({len(runs)})" if scores else ""
 
 
 def _base(runs: list[dict[str, Any]], methods: Collection[str]) -> str:
@@ -187,14 +203,20 @@ def paths_of(results: Path, bed: str, seeds: Collection[int] | None = None) -> P
     """What the frontier compares; with `seeds`, these alone, of the methods that have them all.
 
     The base is as it was sampled in the runs of the first method: drawn once for all seeds, or
-    anew for some where the engine draws otherwise by then."""
+    anew for some where the engine draws otherwise by then. At other temperatures it was drawn for
+    some seeds, and is the same policy for all: these draws count in turn."""
     runs: dict[str, dict[int, dict[str, Any]]] = {}
+    bases: dict[str, list[dict[str, Any]]] = {}
     for (of, method, seed), line in known(results).items():
-        if of == bed and line["ended"] and (seeds is None or seed in seeds):
+        if of == bed and line["ended"] and trained(method) == BASE:
+            bases.setdefault(method, []).append(line)
+        elif of == bed and line["ended"] and (seeds is None or seed in seeds):
             runs.setdefault(method, {})[seed] = line
     if not runs:
         raise SystemExit(f"{results}: no run of {bed} has ended")
     count = max(map(len, runs.values()))
+    most = next(own for own in runs.values() if len(own) == count)
+    runs |= {method: dict(zip(most, cycle(own), strict=False)) for method, own in bases.items()}
     fewer = {method: len(own) for method, own in runs.items() if len(own) < count}
     whole = {method: own for method, own in runs.items() if method not in fewer}
     first = next(iter(whole.values()))

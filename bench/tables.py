@@ -7,8 +7,8 @@ Such a table stands between two comments. The first says what it is made of, the
 `<!-- end -->`:
 
 <!-- bench.beds BED --markdown A,B -->       what that command prints
-                                             (also with --seeds A-B)
-<!-- bench.beds BED --show -->               the same (also with names, A,B)
+                                             (also with --seeds A-B, then --results FILE)
+<!-- bench.beds BED --show -->               the same (also with names, A,B, and --results FILE)
 <!-- bench.beds BED --by-k A,B -->           the same (also with --seeds A-B)
 <!-- bench.beds BED --best --results FILE --> the same
 <!-- ends: BED name; BED name | METHOD name; METHOD name -->
@@ -43,10 +43,11 @@ from sps.algo.frontier import envelope, frontier
 from sps.cli import app
 
 _TABLE = re.compile(r"<!-- ([^>]+) -->\n.*?<!-- end -->", re.DOTALL)
-_BED = re.compile(r"bench\.beds (\w+) --markdown (\S+)(?: --seeds (\S+))?")
+_FILE = r"(?: --results (\S+))?"
+_BED = re.compile(r"bench\.beds (\w+) --markdown (\S+)(?: --seeds (\S+))?" + _FILE)
 _TRIALS = re.compile(r"bench\.beds (\w+) --best --results (\S+)")
 _BY_K = re.compile(r"bench\.beds (\w+) --by-k (\S+)(?: --seeds (\S+))?")
-_SHOWN = re.compile(r"bench\.beds (\w+) --show(?: (\S+))?")
+_SHOWN = re.compile(r"bench\.beds (\w+) --show(?: ([^-\s]\S*))?" + _FILE)
 _ENDS = re.compile(r"ends: ([^|]+) \| (.+)")
 _KEPT = re.compile(r"kept: ([^|]+) \| (.+)")
 _STORED = re.compile(r"(\w+\.json): (.+)")
@@ -61,18 +62,16 @@ def filled(text: str, root: Path = ROOT) -> str:
 
     def table(found: re.Match[str]) -> str:
         if bed := _BED.fullmatch(found[1]):
-            results = root / "bench" / "results" / f"bed_{bed[1]}.jsonl"
-            lines = markdown(
-                results, bed[1], bed[2].split(","), seeds_of(bed[3]) if bed[3] else None
-            )
+            seeds = seeds_of(bed[3]) if bed[3] else None
+            lines = markdown(_results(root, bed[1], bed[4]), bed[1], bed[2].split(","), seeds)
         elif bed := _BY_K.fullmatch(found[1]):
-            results = root / "bench" / "results" / f"bed_{bed[1]}.jsonl"
+            results = _results(root, bed[1], None)
             lines = by_k(results, bed[1], bed[2].split(","), seeds_of(bed[3]) if bed[3] else None)
         elif bed := _TRIALS.fullmatch(found[1]):
             lines = trials_table(root / bed[2], bed[1])
         elif bed := _SHOWN.fullmatch(found[1]):
-            results = root / "bench" / "results" / f"bed_{bed[1]}.jsonl"
-            lines = shown(results, bed[1], bed[2].split(",") if bed[2] else None)
+            asked = bed[2].split(",") if bed[2] else None
+            lines = shown(_results(root, bed[1], bed[3]), bed[1], asked)
         elif asked := _ENDS.fullmatch(found[1]):
             lines = ends(root / "bench" / "results", *named(asked))
         elif asked := _KEPT.fullmatch(found[1]):
@@ -92,6 +91,10 @@ def filled(text: str, root: Path = ROOT) -> str:
         return f"<!-- {found[1]} -->\n\n" + "\n".join(lines) + "\n\n<!-- end -->"
 
     return _TABLE.sub(table, text)
+
+
+def _results(root: Path, bed: str, file: str | None) -> Path:
+    return root / (file or f"bench/results/bed_{bed}.jsonl")
 
 
 def named(asked: re.Match[str]) -> Iterator[dict[str, str]]:

@@ -143,3 +143,26 @@ def test_an_end_that_is_cut_off_says_so(tmp_path, monkeypatch):
     plain, mixed = beds.one("embedded", ["grpo", "grpo_mixed"], 0, told, 0.0)
     assert (plain["how"], plain["ended"]) == ("ended", True)
     assert (mixed["how"], mixed["ended"]) == ("cut short", False)
+
+
+def test_draws_of_the_base_at_other_temperatures_count_for_seeds_in_turn(tmp_path):
+    def line(method, seed, right, **more):
+        own = {"bed": "b", "method": method, "seed": seed, "ended": True, "n": 9, "seconds": 1.0}
+        return json.dumps(own | {"right": right} | more) + "\n"
+
+    draws = {5: [1, 2], 6: [3, 4]}
+    lines = [
+        line("base_tempered", seed, {"0": [0, 0]}, tempered={"0": {"0.5": own}})
+        for seed, own in draws.items()
+    ]
+    lines += [line("grpo", seed, {"0": [0, 0], "10": [8, 9]}) for seed in (2, 3, 4, 7)]
+    (tmp_path / "bed_b.jsonl").write_text("".join(lines))
+    paths = paths_of(tmp_path / "bed_b.jsonl", "b", [2, 3, 4])
+    assert paths.right["base_tempered"].tolist() == [[[1, 2], [3, 4], [1, 2]]]
+    assert paths.right["grpo"].shape == (1, 3, 2)
+    assert not paths.fewer
+    said = ends(tmp_path, {"b": "bed"}, {"grpo": "GRPO", "base_tempered~0.5": "colder"})
+    assert said[-1] == "| colder |  |"  # it is in a file of its own
+    (tmp_path / "bed_b_tempered.jsonl").write_text(lines[0])
+    said = ends(tmp_path, {"b": "bed"}, {"grpo": "GRPO", "base_tempered~0.5": "colder"})
+    assert said[-1] == "| colder | 16.7 / 100.0 (1) |"  # Pass@1: (1/9 + 2/9) / 2
