@@ -4,9 +4,10 @@ python -m bench.beds BED [--methods A,B] [--seeds 0-7] [--jobs N] [--minutes M] 
                          [--results FILE] [--runs FOLDER]
 
 Runs side by side, the first seed of every method before the second of any. A run that is in the
-results file is not run again, and one that the time limit cut short is there with the steps that
-it was validated at, and is run again next time. A line holds, for each validated step, how many of
-the samples of each held-out problem were right: all that a frontier needs (algo/frontier.py).
+results file is not run again; one that the time limit cut short, or that went with the machine, is
+there with the steps that it was validated at, and is run again next time. A line holds, for each
+validated step, how many of the samples of each held-out problem were right: all that a frontier
+needs (algo/frontier.py).
 A method may be given with settings of its own, `grpo_kl:rl.algorithm.beta=0.15`; `memory_mixed` is
 memory's last weights mixed with the base's, `memory_tempered` goes on from them at other sampling
 temperatures, `memory_mixed_tempered` does both (one run makes all its lines), and `base_tempered`
@@ -30,9 +31,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from itertools import product
+from itertools import cycle, product
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -54,6 +55,7 @@ from sps.config.recipe import Recipe
 from sps.run.folder import checkpoint_path
 
 ROOT = Path(__file__).parents[1]
+_EVERY = 10.0  # seconds between looks at a run
 
 
 def settings(bed: str, names: list[str], seed: int, more: list[str]) -> list[str]:
@@ -75,26 +77,43 @@ def command(bed: str, folder: Path, sets: list[str]) -> list[str]:
 
 
 def one(
-    bed: str, names: list[str], seed: int, told: argparse.Namespace, deadline: float
+    bed: str,
+    names: list[str],
+    seed: int,
+    told: argparse.Namespace,
+    deadline: float,
+    note: Callable[[list[dict[str, Any]]], None] = lambda lines: None,
 ) -> list[dict[str, Any]]:
     """Run it, and read what was validated: a line for each name. The folder is kept in `told.runs`,
-    if that is given; one that is there, with its last checkpoint, is not trained again."""
+    if that is given; one that is there, with its last checkpoint, is not trained again. `note` is
+    given what there is after each validation, for a machine that may go."""
     with tempfile.TemporaryDirectory() as place:
         method = trained(names[0])
         name = f"{bed}_{method.replace(':', '_')}_{seed}"
         folder, began = (told.runs or Path(place)) / name, time.time()
         log, code, sets = Path(place) / "log", 0, settings(bed, names, seed, told.more)
+        places, seen = ("model.path=", "task.data="), 0  # of one machine
+        given = [item for item in told.more if not item.startswith(places)]
+
+        def read(how: str) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
+            line = {"bed": bed, "method": method, "seed": seed, "ended": how == "ended"}
+            line |= {"how": how, "seconds": round(time.time() - began, 1), "set": given}
+            if any(item.startswith("irl.memory.") for item in settings_of(bed, method)):
+                line["memory_share"] = _memory_share(folder)
+            found = {int(p.stem[-6:]): json.loads(p.read_text()) for p in _validations(folder)}
+            return line, found
+
+        def tick() -> None:
+            nonlocal seen
+            if method in names and len(_validations(folder)) > seen:
+                line, steps = read("going on")
+                seen = len(steps)
+                note([line | _right(steps, told.skip)])
+
         if not _kept(folder, load_recipe(ROOT / BEDS[bed][0], sets)):
             shutil.rmtree(folder, ignore_errors=True)  # of a run that was cut short
-            code = _run(command(bed, folder, sets), log, deadline)
-        steps = {int(p.stem[-6:]): json.loads(p.read_text()) for p in _validations(folder)}
-        line = {"bed": bed, "method": method, "seed": seed, "ended": code == 0}
-        line["how"] = _how(code)
-        places = ("model.path=", "task.data=")  # of one machine
-        line["seconds"] = round(time.time() - began, 1)
-        line["set"] = [item for item in told.more if not item.startswith(places)]
-        if any(item.startswith("irl.memory.") for item in settings_of(bed, method)):
-            line["memory_share"] = _memory_share(folder)
+            code = _run(command(bed, folder, sets), log, deadline, tick)
+        line, steps = read(_how(code))
         lines = [line | _right(steps, told.skip)] if method in names else []
         if others := [name for name in names if name != method]:
             found = Path(place) / "ends.json"
@@ -148,16 +167,22 @@ def _used(
     return line
 
 
-def _run(typed: list[str], log: Path, deadline: float) -> int | None:
-    """How it ended: None where its time was up."""
+def _run(
+    typed: list[str], log: Path, deadline: float, tick: Callable[[], None] = lambda: None
+) -> int | None:
+    """How it ended: None where its time was up. Every few seconds `tick` is called."""
     with log.open("w") as file:
         process = subprocess.Popen(typed, stdout=file, stderr=subprocess.STDOUT, cwd=ROOT)
-        try:
-            code = process.wait(max(1.0, deadline - time.time()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            return None
+        code = None
+        while code is None:
+            try:
+                code = process.wait(min(_EVERY, max(1.0, deadline - time.time())))
+            except subprocess.TimeoutExpired:
+                tick()
+                if time.time() >= deadline:
+                    process.kill()
+                    process.wait()
+                    return None
     if code:
         print(log.read_text()[-2000:], file=sys.stderr, flush=True)
     return code
@@ -186,6 +211,27 @@ def decisive(settings: list[str]) -> list[str]:
     """Those that make other runs; the rest says where things are, or how many at a time."""
     makes = ("rl.lr", "rl.algorithm.", "irl.", "rollout.n", "rollout.prompts", "rollout.temp")
     return sorted(item for item in settings if item.startswith(makes))
+
+
+def colder(results: Path, methods: list[str], seeds: Collection[int]) -> list[dict[str, Any]]:
+    """Lines of the base at other temperatures: the same policy for all seeds, so its draws, of the
+    file beside the results, stand for these in turn."""
+    beside = known(results.with_stem(f"{results.stem}_tempered"))
+    draws = [v for (_, method, _), v in beside.items() if trained(method) == BASE]
+    asked = [method for method in methods if trained(method) == BASE]
+    pairs = zip(seeds, cycle(draws), strict=False) if asked else ()
+    return [line | {"seed": seed} for seed, line in pairs]
+
+
+def drop_shorter(path: Path) -> None:
+    """Of a run that is there several times, as while it went on, the longest line stays."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    longest = {(v["bed"], v["method"], v["seed"]): v for v in sorted(lines, key=_length)}
+    path.write_text("".join(json.dumps(v) + "\n" for v in lines if v in longest.values()))
+
+
+def _length(line: dict[str, Any]) -> int:
+    return len(line["right"])
 
 
 def _validations(folder: Path) -> list[Path]:
@@ -223,8 +269,8 @@ def main() -> None:
     results = told.results or ROOT / "bench" / "results" / f"bed_{told.bed}.jsonl"
     if told.lines:
         of, seeds = told.methods.split(","), only or range(8)
-        kept = (v for (_, m, s), v in known(results).items() if m in of and s in seeds)
-        return print("\n".join(map(json.dumps, kept)))
+        kept = [v for (_, m, s), v in known(results).items() if m in of and s in seeds]
+        return print("\n".join(map(json.dumps, kept + colder(results, of, seeds))))
     if told.best:
         return print("\n".join(trials_table(results, told.bed)))
     if told.frontier:
@@ -257,15 +303,22 @@ def main() -> None:
         if time.time() > deadline - 20:
             return
         (method, seed), names = job
-        lines = one(told.bed, names, seed, told, deadline)
-        apart = ":" in method and not told.results
-        with lock, (tuned_file(results) if apart else results).open("a") as file:
-            file.writelines(json.dumps(line) + "\n" for line in lines)
+        file = tuned_file(results) if ":" in method and not told.results else results
+
+        def note(lines: list[dict[str, Any]]) -> None:
+            with lock, file.open("a") as out:
+                out.writelines(json.dumps(line) + "\n" for line in lines)
+
+        lines = one(told.bed, names, seed, told, deadline, note)
+        note(lines)
         for line in lines:
             print(line["method"], seed, line["how"], line["seconds"], flush=True)
 
     with ThreadPoolExecutor(told.jobs) as pool:
         list(pool.map(work, todo.items()))
+    for path in {results, tuned_file(results)}:
+        if path.exists():
+            drop_shorter(path)
     print("\n".join(shown(results, told.bed)))
 
 

@@ -133,7 +133,7 @@ def test_the_base_is_as_each_seed_sampled_it(tmp_path):
 def test_an_end_that_is_cut_off_says_so(tmp_path, monkeypatch):
     """The run itself has ended, its mixes have not."""
     answers = iter([0, None])
-    monkeypatch.setattr(beds, "_run", lambda typed, log, deadline: next(answers))
+    monkeypatch.setattr(beds, "_run", lambda *_: next(answers))
     monkeypatch.setattr(beds, "_kept", lambda folder, recipe: False)
     monkeypatch.setattr(
         beds, "_validations", lambda folder: [Path("validation-000000"), Path("validation-000009")]
@@ -166,3 +166,44 @@ def test_draws_of_the_base_at_other_temperatures_count_for_seeds_in_turn(tmp_pat
     (tmp_path / "bed_b_tempered.jsonl").write_text(lines[0])
     said = ends(tmp_path, {"b": "bed"}, {"grpo": "GRPO", "base_tempered~0.5": "colder"})
     assert said[-1] == "| colder | 16.7 / 100.0 (1) |"  # Pass@1: (1/9 + 2/9) / 2
+
+
+def test_what_was_validated_is_noted_while_a_run_goes_on(tmp_path, monkeypatch):
+    """Two looks at one validation, one at two: a line for the first and the third."""
+    there = [
+        ["validation-000000"],
+        ["validation-000000"],
+        ["validation-000000", "validation-000009"],
+    ]
+    looks = iter(there)
+
+    def run(typed, log, deadline, tick=lambda: None):
+        for now in looks:
+            monkeypatch.setattr(beds, "_validations", lambda folder, now=now: list(map(Path, now)))
+            tick()
+        return 0
+
+    monkeypatch.setattr(beds, "_run", run)
+    monkeypatch.setattr(beds, "_kept", lambda folder, recipe: False)
+    monkeypatch.setattr(Path, "read_text", lambda path: '{"n": 2, "per_question": {"q": 1}}')
+    told, noted = SimpleNamespace(bed="embedded", more=[], skip=0, runs=tmp_path), []
+    (last,) = beds.one("embedded", ["grpo"], 0, told, 0.0, noted.extend)
+    assert [(line["how"], line["ended"], sorted(line["right"])) for line in noted] == [
+        ("going on", False, [0]),
+        ("going on", False, [0, 9]),
+    ]
+    assert (last["how"], last["ended"], sorted(last["right"])) == ("ended", True, [0, 9])
+
+
+def test_of_a_run_the_longest_line_stays(tmp_path):
+    def line(seed, steps, how):
+        own = {"bed": "b", "method": "grpo", "seed": seed, "how": how, "ended": how == "ended"}
+        return own | {"right": {str(step): [1] for step in range(steps)}}
+
+    written = [line(0, 1, "going on"), line(1, 2, "going on"), line(0, 2, "going on")]
+    written += [line(0, 2, "ended"), line(1, 1, "cut short")]
+    path = tmp_path / "bed_b.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in written))
+    beds.drop_shorter(path)
+    kept = [json.loads(one) for one in path.read_text().splitlines()]
+    assert kept == [line(1, 2, "going on"), line(0, 2, "ended")]
