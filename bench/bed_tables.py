@@ -22,6 +22,11 @@ def tuned_file(results: Path) -> Path:
     return results.with_stem(f"{results.stem}_tuned")
 
 
+def tempered_file(results: Path) -> Path:
+    """Where the base and methods at other temperatures are: rivals of another kind."""
+    return results.with_stem(f"{results.stem}_tempered")
+
+
 def known(results: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
     """The longest line of each run."""
     files = [path for path in (results, tuned_file(results)) if path.exists()]
@@ -93,7 +98,7 @@ def ends(folder: Path, beds: dict[str, str], names: dict[str, str]) -> list[str]
         rows[2].append(_base(runs, {name.partition("@")[0] for name in names}))
         for row, name in zip(rows[3:], names, strict=True):
             if "~" in name:
-                row.append(_heated(folder / f"bed_{bed}_tempered.jsonl", *name.split("~")))
+                row.append(_heated(tempered_file(folder / f"bed_{bed}.jsonl"), *name.split("~")))
                 continue
             method, _, share = name.partition("@")
             own = [run for run in runs if run["method"] == method]
@@ -199,15 +204,20 @@ class Paths:
         return len(self.base)
 
 
-def paths_of(results: Path, bed: str, seeds: Collection[int] | None = None) -> Paths:
-    """What the frontier compares; with `seeds`, these alone, of the methods that have them all.
+def paths_of(
+    results: Path, bed: str, seeds: Collection[int] | None = None, colder: bool = False
+) -> Paths:
+    """What the frontier compares; with `seeds`, these alone, of the methods that have them all;
+    with `colder` the base at other temperatures, too, if it is in the file beside the results.
 
     The base is as it was sampled in the runs of the first method: drawn once for all seeds, or
     anew for some where the engine draws otherwise by then. At other temperatures it was drawn for
     some seeds, and is the same policy for all: these draws count in turn."""
     runs: dict[str, dict[int, dict[str, Any]]] = {}
     bases: dict[str, list[dict[str, Any]]] = {}
-    for (of, method, seed), line in known(results).items():
+    beside = known(tempered_file(results)) if colder else {}
+    own_base = {key: line for key, line in beside.items() if trained(key[1]) == BASE}
+    for (of, method, seed), line in (known(results) | own_base).items():
         if of == bed and line["ended"] and trained(method) == BASE:
             bases.setdefault(method, []).append(line)
         elif of == bed and line["ended"] and (seeds is None or seed in seeds):
@@ -251,7 +261,7 @@ def markdown(
     """One row a method: Pass@1 and Pass@n at the end, Pass@n at equal Pass@1 minus that of each
     reference, of the last also at three quarters of the range, seconds. The best against the last
     reference first."""
-    paths = paths_of(results, bed, seeds)
+    paths = paths_of(results, bed, seeds, colder=BASE in map(trained, references))
     found = [frontier(paths.base, paths.right, paths.n, name) for name in references]
     gaps = [{gap.name: gap for gap in one.gaps} for one in found]
     order = {gap.name: gap.mean[0] for gap in found[-1].gaps}
@@ -331,7 +341,7 @@ def _signed(value: tuple[float, float, float]) -> str:
 
 def verdict(results: Path, bed: str, reference: str, seeds: Collection[int] | None = None) -> None:
     """The frontier of the methods that have all seeds, against one of them (algo/frontier.py)."""
-    paths = paths_of(results, bed, seeds)
+    paths = paths_of(results, bed, seeds, colder=trained(reference) == BASE)
     found = frontier(paths.base, paths.right, paths.n, reference)
     low, high = (100 * x for x in found.range)
     print(

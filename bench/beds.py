@@ -43,6 +43,7 @@ from bench.bed_tables import (
     known,
     markdown,
     shown,
+    tempered_file,
     trials_table,
     tuned_file,
     verdict,
@@ -216,7 +217,7 @@ def decisive(settings: list[str]) -> list[str]:
 def colder(results: Path, methods: list[str], seeds: Collection[int]) -> list[dict[str, Any]]:
     """Lines of the base at other temperatures: the same policy for all seeds, so its draws, of the
     file beside the results, stand for these in turn."""
-    beside = known(results.with_stem(f"{results.stem}_tempered"))
+    beside = known(tempered_file(results))
     draws = [v for (_, method, _), v in beside.items() if trained(method) == BASE]
     asked = [method for method in methods if trained(method) == BASE]
     pairs = zip(seeds, cycle(draws), strict=False) if asked else ()
