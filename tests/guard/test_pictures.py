@@ -72,9 +72,9 @@ def test_what_is_kept_of_a_run_draws_as_the_run_does(tmp_path):
     assert kept.items() <= whole.items()
 
 
-def test_the_readme_opens_with_the_frontier():
+def test_the_readme_opens_with_the_frontier_of_a_pretrained_model():
     pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", (ROOT / "README.md").read_text())
-    assert pictures[:2] == ["docs/figures/frontier.svg", "docs/figures/report.png"]
+    assert pictures[:2] == ["docs/figures/smollm2_memory.svg", "docs/figures/report.png"]
 
 
 def test_the_screenshot_is_small():
