@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -207,3 +209,16 @@ def test_of_a_run_the_longest_line_stays(tmp_path):
     beds.drop_shorter(path)
     kept = [json.loads(one) for one in path.read_text().splitlines()]
     assert kept == [line(1, 2, "going on"), line(0, 2, "ended")]
+
+
+def test_a_run_is_looked_at_while_it_goes_on_and_ended_when_its_time_is_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(beds, "_EVERY", 0.05)
+    typed, looks = [sys.executable, "-c", "import time; time.sleep(0.5)"], []
+    soon = lambda: looks.append(time.time())  # noqa: E731
+    assert beds._run(typed, tmp_path / "log", time.time() + 60, soon) == 0
+    assert len(looks) > 1
+    endless = [sys.executable, "-c", "import time; time.sleep(600)"]
+    began = time.time()
+    assert beds._run(endless, tmp_path / "log", began + 1, soon) is None
+    assert time.time() - began < 60
+    assert beds._run([sys.executable, "-c", "exit(3)"], tmp_path / "log", time.time() + 60) == 3
