@@ -99,7 +99,8 @@ def one(
         def read(how: str) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
             line = {"bed": bed, "method": method, "seed": seed, "ended": how == "ended"}
             line |= {"how": how, "seconds": round(time.time() - began, 1), "set": given}
-            if any(item.startswith("irl.memory.") for item in settings_of(bed, method)):
+            memory = any(item.startswith("irl.memory.") for item in settings_of(bed, method))
+            if memory and how != "going on":  # its record may be half written
                 line["memory_share"] = _memory_share(folder)
             found = {int(p.stem[-6:]): json.loads(p.read_text()) for p in _validations(folder)}
             return line, found
@@ -228,7 +229,9 @@ def drop_shorter(path: Path) -> None:
     """Of a run that is there several times, as while it went on, the longest line stays."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     longest = {(v["bed"], v["method"], v["seed"]): v for v in sorted(lines, key=_length)}
-    path.write_text("".join(json.dumps(v) + "\n" for v in lines if v in longest.values()))
+    draft = path.with_name(f"{path.name}.draft")  # whole or not at all
+    draft.write_text("".join(json.dumps(v) + "\n" for v in lines if v in longest.values()))
+    draft.replace(path)
 
 
 def _length(line: dict[str, Any]) -> int:

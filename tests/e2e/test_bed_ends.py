@@ -197,6 +197,27 @@ def test_what_was_validated_is_noted_while_a_run_goes_on(tmp_path, monkeypatch):
     assert (last["how"], last["ended"], sorted(last["right"])) == ("ended", True, [0, 9])
 
 
+def test_a_record_that_is_half_written_does_not_end_the_bed(tmp_path, monkeypatch):
+    folder = tmp_path / "embedded_memory_0"
+
+    def run(typed, log, deadline, tick=lambda: None):
+        (folder / "evals").mkdir(parents=True)
+        scores = '{"n": 2, "per_question": {"q": 1}}'
+        (folder / "evals" / "validation-000000.json").write_text(scores)
+        (folder / "metrics.jsonl").write_text('{"kind": "rl", "st')
+        tick()
+        (folder / "metrics.jsonl").write_text("")
+        return 0
+
+    monkeypatch.setattr(beds, "_run", run)
+    told, noted = SimpleNamespace(bed="embedded", more=[], skip=0, runs=tmp_path), []
+    (last,) = beds.one("embedded", ["memory"], 0, told, 0.0, noted.extend)
+    assert [(line["how"], line["right"]) for line in (*noted, last)] == [
+        ("going on", {0: [1]}),
+        ("ended", {0: [1]}),
+    ]
+
+
 def test_of_a_run_the_longest_line_stays(tmp_path):
     def line(seed, steps, how):
         own = {"bed": "b", "method": "grpo", "seed": seed, "how": how, "ended": how == "ended"}
@@ -209,6 +230,7 @@ def test_of_a_run_the_longest_line_stays(tmp_path):
     beds.drop_shorter(path)
     kept = [json.loads(one) for one in path.read_text().splitlines()]
     assert kept == [line(1, 2, "going on"), line(0, 2, "ended")]
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_run_is_looked_at_while_it_goes_on_and_ended_when_its_time_is_up(tmp_path, monkeypatch):
