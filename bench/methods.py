@@ -86,6 +86,12 @@ BEDS: dict[str, tuple[str, float, list[str]]] = {
         1e-4,
         SMALL,
     ),
+    # The same task, from a policy that has seen right attempts alone.
+    "right": (
+        "recipes/demo/countdown_grpo.yaml",
+        1e-4,
+        [*SMALL, "model.base.solved=1"],
+    ),
     # Say where the policy is: --set model.path=... (bench/colouring.py makes it)
     "colouring": (
         "bench/colouring.yaml",

@@ -17,7 +17,14 @@ from sps.evaluation.evaluate import JudgeFails
 from sps.evaluation.scores import Scores
 from sps.lifecycle.after_step import after_step, explain, judge_failed, stop_here
 from sps.lifecycle.card import rewrite_card
-from sps.lifecycle.measure import measure_end, select, use_checkpoint, use_mix, validate_base
+from sps.lifecycle.measure import (
+    measure_end,
+    select,
+    use_checkpoint,
+    use_mix,
+    validate_base,
+    validate_lost,
+)
 from sps.phases.base import remember_base
 from sps.phases.irl import irl_phase
 from sps.phases.memory import measured
@@ -45,8 +52,8 @@ def train(run: Run) -> Scores | None:
 
 
 def _train(run: Run) -> Scores | None:
-    if run.recipe.evaluation.every and not run.start:
-        validate_base(run)
+    if run.recipe.evaluation.every:
+        validate_lost(run) if run.start else validate_base(run)
     remember_base(run)
     if run.settled < run.start:  # it was stopped before the last step's evaluation and checkpoint
         after_step(run, run.start)

@@ -188,6 +188,10 @@ def test_compare_writes_results_in_the_promised_form(tmp_path, capsys):
     assert pair["delta"][0] == pytest.approx(gain)  # paired on the same questions
     assert pair["verdict"] in {"better", "worse", "tied"}
     assert (out / "report.html").exists()
+    # Of the base the runs have the scores, but the samples are in one place.
+    tempered = [path.parent.parent for path in out.glob("*/*/evals/temperature-0.5-000000/")]
+    assert tempered == [*(out / "base").glob("temperatures-*")]
+    assert len([*out.glob("*/seed-*/evals/temperature-0.5-000000.json")]) == 4
     # Started again it takes everything from disk.
     assert sps("compare", grpo, SPS, *arguments) == 0
     again = json.loads((out / "results.json").read_text())

@@ -213,6 +213,22 @@ def test_ranks_resume_each_others_runs(alone, tmp_path, sharded):
             )
 
 
+def test_sharded_ranks_make_lost_validations_again_and_go_on(alone, tmp_path):
+    recipe, one = alone("hard", HARD)
+    two, lost = tmp_path / "two", ["validation-000000", "validation-000002"]
+    shutil.copytree(one, two)
+    shutil.rmtree(two / "checkpoints" / "step-000004")
+    for name in lost:
+        (two / "evals" / f"{name}.json").unlink()
+        shutil.rmtree(two / "evals" / name)
+    two_ranks("train", str(recipe), "--out", str(two), "--resume", sharded="FSDP2")
+    for name in [*lost, "validation-000004"]:
+        a, b = (json.loads((run / "evals" / f"{name}.json").read_text()) for run in (one, two))
+        assert a["per_question"] == b["per_question"]
+    a, b = weights(one, 4), weights(two, 4)
+    assert all(torch.allclose(a[key], b[key], atol=1e-5) for key in a)
+
+
 def test_sharded_ranks_go_on_with_adapters(alone, tmp_path):
     """Of a run of one process; the first rank alone reads the model and the adapters."""
     pytest.importorskip("peft", reason="the extra sps[lora] is not installed")

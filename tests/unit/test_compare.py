@@ -352,6 +352,47 @@ def test_methods_have_the_same_temperatures():
 
 
 @pytest.mark.parametrize(
+    ("other", "bases"),
+    [
+        ({"rl": {"lr": 0.5}, "irl": {"steps": 0}, "seed": 3, "checkpoint": {"mix": 0.3}}, 1),
+        ({"evaluation": {"temperatures": [0.7, 0.4], "n": 9, "every": 7}}, 1),
+        ({"evaluation": {"temperatures": [0.4, 0.7], "validation_n": 9}}, 2),
+        ({"evaluation": {"temperatures": [0.4, 0.7], "seed": 9}}, 2),
+        ({"evaluation": {"temperatures": [0.4, 0.7], "top_p": 0.9}}, 2),
+        ({"model": {"path": "x/y"}}, 2),
+        ({"task": {"validation": 9}}, 2),
+        ({"rollout": {"max_new_tokens": 9}}, 2),
+        ({"evaluation": {"temperatures": []}}, 1),
+    ],
+)
+def test_the_base_is_tempered_once_for_all_that_measure_it_alike(tmp_path, other, bases):
+    usual = {"evaluation": {"temperatures": [0.4, 0.7], "n": 9}}
+    recipes = {"a": parse_recipe(usual, ""), "b": parse_recipe({**usual, **other}, "")}
+    jobs = plan(recipes, 2, tmp_path, {}, threads=1)
+    assert len(jobs) == 2 * 2 + 1 + bases
+    tempering = [job for job in jobs if job.tempers_base]
+    assert {job.folder for job in tempering} == {job.base for job in jobs if job.base}
+    assert {job.method for job in tempering} == {"base"}
+    (tmp_path / "a" / "seed-0" / "evals").mkdir(parents=True)
+    for heat in (0.4, 0.7):  # of a run of before, which has it
+        (tmp_path / "a" / "seed-0" / "evals" / f"temperature-{heat}-000000.json").touch()
+    assert len(plan({"a": recipes["a"]}, 1, tmp_path, {}, threads=1)) == 2
+    assert len(plan({"a": recipes["a"]}, 2, tmp_path, {}, threads=1)) == 4
+
+
+def test_more_temperatures_are_no_other_recipe(tmp_path):
+    one = finished(tmp_path / "x", {"evaluation": {"temperatures": [0.7, 0.4]}})
+    for heat in ("0.4", "0.7", "0.2"):
+        (one.folder / "evals" / f"temperature-{heat}-000300.json").touch()
+    more = parse_recipe({"evaluation": {"temperatures": [0.2, 0.4, 0.7]}}, "test")
+    fewer = parse_recipe({"evaluation": {"temperatures": [0.4]}}, "test")
+    with pytest.raises(UserError, match=r"another recipe: evaluation\.temperatures was \(0\.7, 0"):
+        run_job(replace(one, recipe=fewer))
+    assert run_job(replace(one, recipe=more)) == {"x": {"n": 4}}
+    assert load_recipe(one.folder / "recipe.yaml").evaluation.temperatures == (0.7, 0.4, 0.2)
+
+
+@pytest.mark.parametrize(
     ("one", "other"),
     [
         ({"model": {"path": "x/y"}}, {"model": {"path": "./x/y/", "base": {"steps": 9}}}),

@@ -21,7 +21,7 @@ def test_the_time_of_a_job_by_hand():
     assert demo.job_seconds(sps, speed) == pytest.approx(30 + 51.2 + 48)
     assert demo.job_seconds(both, speed) == pytest.approx(30 + 51.2 + 48 + 6.4)
     colder = load_recipe(PATHS[0], ["evaluation.temperatures=[0.7,0.4]"])
-    assert demo.job_seconds(colder, speed) == pytest.approx(30 + 25.6 + 25.6 + 4 * 6.4)
+    assert demo.job_seconds(colder, speed) == pytest.approx(30 + 25.6 + 25.6 + 2 * 6.4)
 
 
 def test_the_time_of_a_demo_by_hand():
@@ -32,6 +32,9 @@ def test_the_time_of_a_demo_by_hand():
     assert demo.expected_seconds(recipes, 3, speed, 20) == pytest.approx(2 + 135.6)
     one = demo.expected_seconds(recipes, 2, speed, 1)
     assert one == pytest.approx(2 + 2 * (81.2 + 129.2 + 135.6) + 25.6)
+    # At two temperatures 12.8 s more of each run, and once of the base.
+    colder = [load_recipe(path, ["evaluation.temperatures=[0.7,0.4]"]) for path in PATHS]
+    assert demo.expected_seconds(colder, 2, speed, 1) == pytest.approx(one + 7 * 12.8)
 
 
 @pytest.fixture

@@ -256,4 +256,6 @@ def _jobs_table(jobs: list[Job], states: dict[str, str], seconds: float) -> Tabl
 
 def _title(job: Job) -> str:
     name = spelled(job.method)
+    if job.tempers_base:
+        return f"{name}, other T"
     return f"{name}, seed {job.recipe.seed}" if job.train else name

@@ -129,7 +129,10 @@ def expected_seconds(recipes: list[Recipe], seeds: int, speed: Speed, workers: i
     busy = [0.0] * workers
     for job in [*(job_seconds(recipe, speed) for recipe in recipes)] * seeds:
         busy[busy.index(min(busy))] += job
-    busy[busy.index(min(busy))] += _test_samples(recipes[0]) * speed.sample  # the base
+    first, how = recipes[0], recipes[0].evaluation
+    tempered = len(how.temperatures) * first.task.validation * how.validation_n
+    for samples in (_test_samples(first), tempered):  # of the base
+        busy[busy.index(min(busy))] += samples * speed.sample
     return 2 * speed.start + max(busy)  # the report takes about as long as a worker's start
 
 
@@ -138,7 +141,7 @@ def job_seconds(recipe: Recipe, speed: Speed) -> float:
     schedule, task = Schedule(recipe), recipe.task
     irl_steps = recipe.irl.steps * sum(phase.irl for phase in schedule.phases())
     validations = len(schedule.evaluated()) + len(recipe.checkpoint.shares)
-    validations += 2 * len(recipe.evaluation.temperatures)  # of the base, and at the end
+    validations += len(recipe.evaluation.temperatures)  # at the end
     samples = validations * task.validation * recipe.evaluation.validation_n
     samples += _test_samples(recipe)
     return recipe.rl.steps * speed.step + irl_steps * speed.irl_step + samples * speed.sample

@@ -6,6 +6,7 @@ Whatever has finished stays finished: a comparison that is started again takes i
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -18,6 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from sps.commands.began import TaskNow
+from sps.commands.points import (
+    add_temperatures,
+    ended_with,
+    lacks_base,
+    opened,
+    refuse_lost_end,
+    share_base,
+)
 from sps.config.load import differences, load_recipe
 from sps.config.recipe import Recipe
 from sps.errors import Stopped, UserError
@@ -37,7 +46,6 @@ from sps.run.lock import release
 from sps.run.reading import read_json
 from sps.run.stop import Stop
 from sps.run.track import parse_record, read_records
-from sps.types import Sampling
 
 Summaries = dict[str, dict[str, Any]]  # method name -> summary of its scores
 
@@ -60,6 +68,12 @@ class Job:
     folder: Path
     extras: tuple[Extra, ...] = ()
     train: bool = True
+    base: Path | None = None  # where the base's other temperatures are measured; its own: to do so
+
+    @property
+    def tempers_base(self) -> bool:
+        """Whether it is the evaluation of the untrained policy at other temperatures."""
+        return self.folder == self.base
 
 
 Progress = Callable[[list[Job], dict[str, str], float], None]  # jobs, state of each folder, seconds
@@ -68,16 +82,32 @@ Progress = Callable[[list[Job], dict[str, str], float], None]  # jobs, state of 
 def plan(
     recipes: dict[str, Recipe], seeds: int, out: Path, extras: dict[str, list[Extra]], threads: int
 ) -> list[Job]:
-    """The base once, then every method with every seed; long jobs first."""
+    """Every method with every seed, long jobs first; then the base once, and its other temperatures
+    once for all runs that measure it alike."""
     jobs = []
     for seed in range(seeds):
         for method, recipe in recipes.items():
             own = recipe.model_copy(update={"seed": recipe.seed + seed, "threads": threads})
             folder = seed_path(out, method, own.seed)
-            jobs.append(Job(method, own, folder, tuple(extras.get(method, ()))))
+            base = _tempered_base(out, own) if own.evaluation.temperatures else None
+            jobs.append(Job(method, own, folder, tuple(extras.get(method, ())), base=base))
     jobs.sort(key=lambda job: -len(job.extras))
     first = jobs[0].recipe
-    return [*jobs, Job("base", first, out / "base" / "eval", train=False)]
+    bases = {
+        job.base: job.recipe for job in jobs if job.base and lacks_base(job.recipe, job.folder)
+    }
+    return [
+        *jobs,
+        Job("base", first, out / "base" / "eval", train=False),
+        *(Job("base", own, place, train=False, base=place) for place, own in bases.items()),
+    ]
+
+
+def _tempered_base(out: Path, recipe: Recipe) -> Path:
+    """One folder for all recipes whose base has the same samples on the validation problems."""
+    how = {"evaluation": {"validation_n", "top_p", "top_k", "seed"}}
+    asked = recipe.model_dump_json(include={**MEASURED, **how})
+    return out / "base" / f"temperatures-{hashlib.sha256(asked.encode()).hexdigest()[:8]}"
 
 
 def saved_steps(recipe: Recipe) -> list[int]:
@@ -110,6 +140,9 @@ def run_jobs(
                     worker.terminate()
             pool.shutdown(wait=isinstance(error, Stopped), cancel_futures=True)
             raise
+    for job in jobs:
+        if job.train and job.base:
+            share_base(job.recipe, job.base, job.folder)
     return found
 
 
@@ -129,83 +162,69 @@ def _collect(
 
 
 def run_job(job: Job) -> Summaries:
-    """One job, in a worker process. A job that ended before is read from its folder."""
-    written = job.folder / RESULT
-    if written.exists():
-        refuse_other(job)
-        return _written(written)
+    """One job, in a worker process. A job that ended before is read from its folder; of a run, the
+    temperatures that were not asked for before are added."""
+    refuse_other(job)
+    if job.tempers_base:
+        if lacks_base(job.recipe, job.folder):
+            _run(job)
+        return {}
+    if not (job.folder / RESULT).exists():
+        _run(job)
+    if job.train:
+        add_temperatures(job.recipe, job.folder)
+    return _written(job.folder / RESULT)
+
+
+def _run(job: Job) -> None:
     # Imported here: the parent process never needs torch.
     from sps.build import open_run
-    from sps.lifecycle.measure import measure
+    from sps.lifecycle.measure import measure, temper_base
     from sps.loop import train
     from sps.progress.trackers import follow
 
     stop = Stop()
     resume = any((job.folder / name).exists() for name in (RECIPE, RECORD))
+    # One that was begun may have other temperatures, and a base that measures it alike more.
+    recipe = load_recipe(job.folder / RECIPE) if _begun(job) else job.recipe
     try:
         with stop.listening():
             with stop.window():
-                run = open_run(job.recipe, job.folder, resume)
-            run.stop = stop
-            if job.train:
+                run = open_run(recipe, job.folder, resume)
+            run.stop, run.base_apart = stop, job.base is not None
+            if job.tempers_base:
+                temper_base(run, job.recipe.evaluation.temperatures)
+            elif job.train:
                 follow(run.track, job.recipe, f"{job.method} seed {job.recipe.seed}")
                 # Where evaluation.final is off, no test problem is touched: the last validation.
                 scores = train(run) or run.scores[job.recipe.rl.steps]
-                summary = {**scores.summary(), **_seconds(job.folder)}
+                _keep(job, {**scores.summary(), **_seconds(job.folder)})
             else:
                 n = job.recipe.evaluation.n
-                summary = measure(run, "test-000000", run.test, n, 0).summary()
+                _keep(job, measure(run, "test-000000", run.test, n, 0).summary())
         run.close()
-        write_whole(written, json.dumps({job.method: summary}, indent=1))
     finally:
         release(job.folder)
-    return {job.method: summary}
+
+
+def _keep(job: Job, summary: dict[str, Any]) -> None:
+    """A job that has ended says so with its scores."""
+    write_whole(job.folder / RESULT, json.dumps({job.method: summary}, indent=1))
 
 
 def run_extra(job: Job) -> Summaries:
     """Another use of a run that has ended: its extra's checkpoint, or mix of the selected one."""
-    from sps.build import (
-        make_engine,
-        make_policy,
-        make_task,
-        settle_dtype,
-        use_threads,
-    )
-    from sps.evaluation.evaluate import EvalJob, evaluate
-    from sps.policy.mix import mix_into
-    from sps.store.evals import EvalStore
-    from sps.verify import open_verifier
-
     refuse_other(job)
-    recipe, extra = settle_dtype(job.recipe, job.folder), job.extras[0]
-    how, heat = recipe.evaluation, recipe.evaluation.temperature
-    step = _selected(job.folder, recipe.rl.steps) if extra.step is None else extra.step
+    extra, how, heat = job.extras[0], job.recipe.evaluation, job.recipe.evaluation.temperature
+    step = ended_with(job.folder, job.recipe.rl.steps)[0] if extra.step is None else extra.step
     name = f"test-{step:06d}-{heat:g}" if extra.mix is None else f"mix-{extra.mix:g}-{step:06d}"
     written = scores_path(job.folder, name)
     if not written.exists():
-        if extra.mix is not None or recipe.model.lora is not None:
-            refuse_elsewhere(job.folder, {"model": recipe.model.model_dump()})
-        use_threads(recipe)
-        task = make_task(recipe)
-        policy = make_policy(recipe, str(checkpoint_path(job.folder, step)))
-        if extra.mix is not None:
-            mix_into(policy.model, make_policy(recipe).model, extra.mix)
-        engine, verifier = make_engine(policy, recipe.rollout.max_rows), open_verifier(task)
-        sampling = Sampling(
-            how.n, recipe.rollout.max_new_tokens, heat, how.top_p, how.top_k, how.seed
-        )
-        store = EvalStore(written.with_suffix(""))
-        asked = EvalJob(task, task.problems("test"), sampling, verifier, store)
-        scores = evaluate(policy, engine, asked)
-        verifier.close()
+        weights = checkpoint_path(job.folder, step)
+        with opened(job.recipe, job.folder, weights, extra.mix or 0.0) as ask:
+            scores = ask(name, "test", how.n, heat)
         write_whole(written, json.dumps(scores.summary(), indent=1))
     return {extra.name: _written(written)}
-
-
-def _selected(folder: Path, last: int) -> int:
-    """The step whose checkpoint a run selected."""
-    ends = [record for record in read_records(folder / RECORD) if record["kind"] == "done"]
-    return ends[-1]["selected"] if ends else last
 
 
 # What the scores of an untrained policy depend on.
@@ -223,7 +242,10 @@ def refuse_other(job: Job) -> None:
         return
     only = None if job.train or job.extras else MEASURED
     before, now = load_recipe(job.folder / RECIPE), job.recipe
-    changed = [*differences(before.model_dump(include=only), now.model_dump(include=only))]
+    more = {*before.evaluation.temperatures} <= {*now.evaluation.temperatures}
+    free = {"evaluation": {"temperatures"}} if more else None  # they are added
+    old, new = (recipe.model_dump(include=only, exclude=free) for recipe in (before, now))
+    changed = [*differences(old, new)]
     if changed:
         raise UserError(
             f"{job.folder}: it holds a run of another recipe: {'; '.join(changed)}. Choose another "
@@ -240,6 +262,8 @@ def _refuse_others(jobs: list[Job]) -> None:
     known: dict[str, TaskNow] = {}
     for job in jobs:
         refuse_other(job)
+        if job.train and (job.folder / RESULT).exists():
+            refuse_lost_end(job.recipe, job.folder)
         if _begun(job):
             config = job.recipe.task
             name = config.model_dump_json()
@@ -299,9 +323,7 @@ def _states(jobs: list[Job], found: dict[str, Summaries]) -> dict[str, str]:
     for job in jobs:
         name = str(job.folder)
         if name in found:
-            best = found[name][job.method]["pass_at_k"]
-            top = max(best, key=int)
-            states[name] = f"done: Pass@1 {best['1'][0]:.1%}, Pass@{top} {best[top][0]:.1%}"
+            states[name] = _done(found[name].get(job.method))
             continue
         record = _last_record(job.folder / RECORD)
         if record is None:
@@ -312,6 +334,14 @@ def _states(jobs: list[Job], found: dict[str, Summaries]) -> dict[str, str]:
             reward = f", reward {record['reward']:.3f}" if "reward" in record else ""
             states[name] = f"step {record['step']}/{job.recipe.rl.steps}{reward}"
     return states
+
+
+def _done(summary: dict[str, Any] | None) -> str:
+    if summary is None:  # the base at other temperatures
+        return "done"
+    best = summary["pass_at_k"]
+    top = max(best, key=int)
+    return f"done: Pass@1 {best['1'][0]:.1%}, Pass@{top} {best[top][0]:.1%}"
 
 
 def _last_record(path: Path) -> dict[str, Any] | None:

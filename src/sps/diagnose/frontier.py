@@ -96,6 +96,12 @@ def validation_paths(runs: Runs) -> Paths | None:
     if not correct.keys() - {TEMPERED_BASE}:
         return None
     left_out += _without_heats(steps)
+    left_out += [
+        f"{name}: {lost} of {run.folder} was lost, and is no point of its path"
+        for name, own in runs.items()
+        for run in own
+        for lost in run.lost()
+    ]
     base_Q = np.array([*base.correct.values()])
     return Paths(base.n, [*base.correct], base_Q, steps, correct, left_out, own)
 

@@ -12,7 +12,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sps.algo.diversity import Solutions, read_solutions
-from sps.run.folder import CHECKPOINTS, EVALS, RECIPE, RECORD, ROLLOUTS, find_checkpoints
+from sps.run.folder import (
+    CHECKPOINTS,
+    EVALS,
+    RECIPE,
+    RECORD,
+    ROLLOUTS,
+    TEMPERED,
+    find_checkpoints,
+    scores_path,
+)
 from sps.run.reading import parse_yaml, read_json, read_text
 from sps.run.track import read_records
 from sps.schema import MOST_SAMPLES
@@ -62,6 +71,12 @@ class RunFolder:
         ends = self.of_kind("done")[-1:]
         share = ends[0].get("mixed") if ends else None
         return share if isinstance(share, int | float) else 0.0
+
+    def lost(self) -> list[str]:
+        """Validations that are on record, but have no file."""
+        names = [str(record.get("name")) for record in self.of_kind("eval")]
+        kept = [name for name in names if name.startswith(("validation-", TEMPERED))]
+        return [n for n in dict.fromkeys(kept) if not scores_path(self.folder, n).exists()]
 
     def setting(self, *path: str) -> Any:
         """A value of the recipe, or None."""
@@ -203,7 +218,7 @@ def _evaluations(run: RunFolder) -> list[Evaluation]:
                 told,
             )
         )
-    whole = {e.name for e in found}
+    whole = {e.name for e in found} | {*run.lost()}
     for part in sorted(p for p in folder.glob("*") if p.is_dir()):
         if part.name not in whole and not (folder / f"{part.name}.json").exists():
             run.note(f"evals/{part.name} was begun but not finished: it has no scores")
@@ -227,6 +242,11 @@ def _say_what_is_not_there(run: RunFolder) -> None:
         last = max(r["step"] for r in run.records)
         of = run.setting("rl", "steps")
         run.note(f"the run has not finished: it is at step {last}" + (f" of {of}" if of else ""))
+    for name in run.lost():
+        run.note(
+            f"evals/{name}.json is on record, but not there; made again where its checkpoint is: "
+            f"sps train {run.folder / RECIPE} --out {run.folder} --resume"
+        )
     if not run.evaluations:
         run.note("evals/ holds no finished evaluation: no Pass@k")
     elif not run.split("test"):

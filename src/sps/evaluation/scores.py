@@ -74,6 +74,11 @@ class Scores:
         }
 
 
+def for_record(summary: dict[str, Any]) -> dict[str, Any]:
+    """A summary as it is put on record: without what is kept in its file alone."""
+    return {k: v for k, v in summary.items() if k not in ("per_question", "solutions")}
+
+
 def other_questions(a: Scores, b: Scores) -> str:
     """What to say of two evaluations whose questions differ; empty where they are the same."""
     if a.ids == b.ids:
@@ -111,8 +116,8 @@ def load_scores(path: Path) -> Scores:
         return read_scores(read_json(path))
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{path} cannot be read ({error}); remove it: scores of the end are counted again from "
-            "the samples beside it, those of an earlier step are left out from then on"
+            f"{path} cannot be read ({error}); remove it, and its scores are made again where the "
+            "weights are still there: from the samples beside it, or new ones where these are lost"
         ) from None
 
 

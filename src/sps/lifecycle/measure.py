@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+from sps.errors import UserError
 from sps.evaluation.evaluate import EvalJob, evaluate
-from sps.evaluation.scores import Scores, best_step
+from sps.evaluation.scores import Scores, best_step, for_record
 from sps.lifecycle.card import describe
 from sps.phases.run import Run
 from sps.policy.checkpoint import damage, load_weights, save_model, saved_checkpoints
@@ -22,6 +24,7 @@ from sps.run.folder import (
     checkpoint_path,
     mixed_path,
     scores_path,
+    stop_path,
     tempered,
 )
 from sps.store.evals import EvalStore
@@ -40,7 +43,7 @@ def use_mix(run: Run, step: int) -> float:
     if run.recipe.checkpoint.mix == "auto":
         return _least_share(run, step)
     (share,) = run.recipe.checkpoint.shares
-    _mix(run, step, share, mixed_path(run.folder))
+    _mix(run, checkpoint_path(run.folder, step), share, mixed_path(run.folder))
     if run.recipe.evaluation.every:
         measure(run, f"mixed-{step:06d}", run.validation, run.recipe.evaluation.validation_n, step)
     return share
@@ -52,8 +55,8 @@ def _least_share(run: Run, step: int) -> float:
     share if none is enough."""
     n, out = run.recipe.evaluation.validation_n, mixed_path(run.folder)
     trial, old = (out.with_name(f"{out.name}.{kind}") for kind in ("trial", "old"))
-    if 0 not in run.scores:  # they were lost
-        _mix(run, step, 1.0, trial)
+    if 0 not in run.scores:  # they were lost, and the base was not there
+        _mix(run, checkpoint_path(run.folder, step), 1.0, trial)
         validate(run, 0)
     wanted = run.scores[0].pass_at_k(n)[0]
     use_checkpoint(run, step)
@@ -64,7 +67,7 @@ def _least_share(run: Run, step: int) -> float:
         if scores.pass_at_k(n)[0] >= wanted:
             break
         share = more
-        _mix(run, step, share, trial)
+        _mix(run, checkpoint_path(run.folder, step), share, trial)
         scores = measure(run, f"share-{share:g}-{step:06d}", run.validation, n, step)
     if text := _without_sense(n, wanted, scores.pass_at_k(n)[0], share):
         run.track.log("warning", step, name="share-none", text=f"checkpoint.mix: auto: {text}")
@@ -97,9 +100,8 @@ def _without_sense(n: int, wanted: float, kept: float, share: float) -> str:
     )
 
 
-def _mix(run: Run, step: int, share: float, out: Path) -> None:
+def _mix(run: Run, checkpoint: Path, share: float, out: Path) -> None:
     """Go on with such a mix, which is a folder from then on."""
-    checkpoint = checkpoint_path(run.folder, step)
 
     def write() -> None:
         if run.recipe.model.lora is not None:
@@ -110,7 +112,7 @@ def _mix(run: Run, step: int, share: float, out: Path) -> None:
         refuse_other_base(run.folder, model.path, model.gguf)  # it may have changed since the start
         trained = run.load(str(checkpoint))
         mix_into(trained.model, run.load(None).model, share)
-        save_model(out, trained, describe(run, step))
+        save_model(out, trained, describe(run, int(checkpoint.name[5:])))
 
     run.ranks.broadcast(write)
     _use(run, out)
@@ -150,35 +152,30 @@ def measure_end(run: Run, step: int, share: float) -> Scores | None:
     how = run.recipe.evaluation
     for heat in how.temperatures:
         name = tempered(heat, step)
-        _forget_other_end(run, name, step, share)
+        run.ranks.broadcast(lambda name=name: forget_other_end(run.folder, name, step, share))
         measure(run, name, run.validation, how.validation_n, step, heat)
     if not how.final:
         return None
-    _forget_other_end(run, "test", step, share)
+    run.ranks.broadcast(lambda: forget_other_end(run.folder, "test", step, share))
     return measure(run, "test", run.test, how.n, step)
 
 
-def _forget_other_end(run: Run, name: str, step: int, share: float) -> None:
+def forget_other_end(run: Path, name: str, step: int, share: float) -> None:
     """Samples that another end has left, as of a checkpoint that was damaged since, go."""
-    folder = run.folder / EVALS / name
+    folder = run / EVALS / name
     written, now = folder / END, f"step {step}, {share:g} of the base\n"
-
-    def forget_others() -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        if written.exists() and written.read_text(encoding="utf-8") != now:
-            for samples in folder.glob("*.parquet"):
-                samples.unlink()
-        write_whole(written, now)
-
-    run.ranks.broadcast(forget_others)
+    folder.mkdir(parents=True, exist_ok=True)
+    if written.exists() and written.read_text(encoding="utf-8") != now:
+        for samples in folder.glob("*.parquet"):
+            samples.unlink()
+    write_whole(written, now)
 
 
 def _put_on_record(run: Run, name: str, step: int, scores: Scores, **more: float) -> None:
     summary = scores.summary()
     if run.ranks.main:
         write_whole(scores_path(run.folder, name), json.dumps(summary))
-    shown = {k: v for k, v in summary.items() if k not in ("per_question", "solutions")}
-    run.track.log("eval", step, name=name, **shown, **more)
+    run.track.log("eval", step, name=name, **for_record(summary), **more)
 
 
 def validate(run: Run, step: int) -> None:
@@ -189,13 +186,71 @@ def validate(run: Run, step: int) -> None:
 
 def validate_base(run: Run) -> None:
     """Before the first step, at every temperature; what is on record is not measured again."""
-    how = run.recipe.evaluation
-    if not run.scores:
+    if 0 not in run.scores:
         validate(run, 0)
-    for heat in how.temperatures:
+    if not run.base_apart:
+        temper_base(run, run.recipe.evaluation.temperatures)
+
+
+def temper_base(run: Run, heats: Sequence[float]) -> None:
+    """The base at those of these temperatures that it has not been validated at."""
+    for heat in _without_base(run, heats):
         name = tempered(heat, 0)
-        if not run.ranks.broadcast(scores_path(run.folder, name).exists):
-            measure(run, name, run.validation, how.validation_n, 0, heat)
+        measure(run, name, run.validation, run.recipe.evaluation.validation_n, 0, heat)
+
+
+def _without_base(run: Run, heats: Sequence[float]) -> list[float]:
+    def lacking() -> list[float]:
+        return [h for h in heats if not scores_path(run.folder, tempered(h, 0)).exists()]
+
+    return run.ranks.broadcast(lacking)
+
+
+def validate_lost(run: Run) -> None:
+    """What a resumed run has lost of its validations is made again, with the base's weights and
+    those of checkpoints; what cannot be is said."""
+    due = [step for step in run.schedule.evaluated() if step <= run.settled]
+    lost = [step for step in due if step not in run.scores]
+    heats = () if run.base_apart else run.recipe.evaluation.temperatures
+    lost_heats = _without_base(run, heats)
+    for step in sorted({*lost, *([0] if lost_heats else [])}):
+        if not (why := _go_back(run, step)):
+            validate_base(run) if step == 0 else validate(run, step)
+            continue
+        names = [f"validation-{step:06d}"] if step in lost else []
+        names += [tempered(heat, 0) for heat in lost_heats if step == 0]
+        text = (
+            f"lost, and cannot be made again ({why}): "
+            f"{', '.join(f'evals/{name}.json' for name in names)}. The run's path and "
+            "evaluation.select go without, unless it is put back from a copy"
+        )
+        run.track.log("warning", run.start, text=text)
+    if lost or lost_heats:
+        _use(run, _checkpoint_of(run))
+
+
+def _go_back(run: Run, step: int) -> str:
+    """Go on with the weights that a run had after an earlier step; or why they cannot be had."""
+    if step == 0:
+        trial = mixed_path(run.folder).with_name("mixed.trial")
+        try:
+            _mix(run, _checkpoint_of(run), 1.0, trial)
+        except UserError as error:
+            return f"the base cannot be read ({error})"
+        run.ranks.broadcast(lambda: shutil.rmtree(trial))
+        return ""
+    path = checkpoint_path(run.folder, step)
+    there = run.ranks.broadcast(path.is_dir)
+    why = run.ranks.broadcast(lambda: damage(path, whole=False)) if there else "it is not there"
+    if not why:
+        _use(run, path)
+    return f"{path.name}: {why}" if why else ""
+
+
+def _checkpoint_of(run: Run) -> Path:
+    """The one that a run was resumed from."""
+    saved, stopped = checkpoint_path(run.folder, run.start), stop_path(run.folder, run.start)
+    return saved if run.ranks.broadcast(saved.exists) else stopped
 
 
 def select(run: Run) -> int:

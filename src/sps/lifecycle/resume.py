@@ -13,7 +13,7 @@ import numpy as np
 from sps.config.load import differences, dump_recipe, load_recipe
 from sps.config.recipe import Model, Recipe
 from sps.errors import UserError
-from sps.evaluation.scores import Scores, load_scores
+from sps.evaluation.scores import Scores, for_record, load_scores
 from sps.phases.irl import make_irl_optimizer
 from sps.phases.run import Run
 from sps.policy.checkpoint import (
@@ -40,6 +40,7 @@ from sps.run.folder import (
     ROLLOUTS,
     TASK_FILE,
     TASK_HASH,
+    TEMPERED,
     find_checkpoints,
 )
 from sps.run.lock import hold
@@ -104,7 +105,7 @@ def _same_run(recipe: Recipe, folder: Path, resume: bool) -> None:
     if not record.exists():
         raise UserError(
             f"{record}: the record of this run is missing. Put the file back; or make an empty one "
-            "to go on without the records and validation scores of the steps so far"
+            "to go on without the records of the steps so far"
         )
 
 
@@ -274,10 +275,16 @@ def _forget_evals(run: Run, steps: int) -> dict[int, Scores]:
     scores: dict[int, Scores] = {}
     known = {r["name"]: r["step"] for r in read_records(run.track.path) if r["kind"] == "eval"}
     folder = run.folder / EVALS
-    for path in folder.glob("*.json"):
-        if path.stem in known and path.stem.startswith("validation-"):
-            scores[known[path.stem]] = load_scores(path)
-        elif path.stem not in known:
+    for path in sorted(folder.glob("*.json")):
+        name, step = path.stem, _step(path.stem, steps)
+        of_base = name.startswith(TEMPERED) and step == 0
+        if of_base or (name.startswith("validation-") and step <= run.start):
+            found = load_scores(path)
+            if name not in known:  # its line was lost
+                run.track.log("eval", step, name=name, **for_record(found.summary()))
+            if not of_base:
+                scores[step] = found
+        elif name not in known:
             path.unlink()
     for path in folder.glob("*/"):
         # Without scores, and its samples are of a policy that is no more.

@@ -57,6 +57,7 @@ class Run:
     difficulty: Difficulty | None = None  # what problems are drawn by: rl.sampling
     ranks: Ranks = ALONE
     stop: Stop = field(default_factory=Stop)
+    base_apart: bool = False  # the base's other temperatures are measured once for several runs
     health: Health = field(default_factory=lambda: Health(1))
     data: str = ""  # a digest of all questions and answers; empty: not known
     judge_failed: str = ""  # what the first verdict says that the last step's judge failed at

@@ -186,5 +186,5 @@ def test_damaged_scores_are_one_sentence_with_the_fix(tmp_path):
     texts = ["{", "[]", "[" * 100_000, json.dumps(whole)[:-9]]
     for text in [*texts, *(json.dumps(whole | part) for part in wrong)]:
         path.write_text(text)
-        with pytest.raises(UserError, match=r"test\.json cannot be read .* counted again"):
+        with pytest.raises(UserError, match=r"test\.json cannot be read .* made again"):
             load_scores(path)
