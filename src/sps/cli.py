@@ -36,6 +36,7 @@ _SAMPLES = typer.Option(
     min=1,
     help="Samples a question. Default: 16, or without --bench that of the model's run.",
 )
+_COLDER = typer.Option(help="Also at these, paired with --temperature by question: 0.7,0.4,0.2.")
 
 
 def _of_run(text: str, usual: float | str, **limits: Any) -> Any:
@@ -215,6 +216,7 @@ def evaluate(
         str | None, typer.Option(help="An OpenAI-compatible server: http://host:8000/v1.")
     ] = None,
     temperature: Annotated[float | None, _of_run("0 is greedy.", 0.7, min=0)] = None,
+    temperatures: Annotated[str, _COLDER] = "",
     top_p: Annotated[float | None, _of_run("", 1, min=0, max=1)] = None,
     top_k: Annotated[int | None, _of_run("0 keeps all tokens.", 0, min=0)] = None,
     max_new_tokens: Annotated[int | None, _of_run("", 4096, min=1)] = None,
@@ -255,8 +257,7 @@ def evaluate(
     if compare_with is not None:
         run_eval_compare(*compare_with)
         return
-    settings, machinery = make_options(model, given, bench, regrade, out)
-    run_eval(settings, machinery, bench, out, regrade)
+    run_eval(*make_options(model, given, bench, regrade, out), bench, out, regrade)
 
 
 @app.command()

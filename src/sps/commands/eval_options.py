@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from sps.commands.of_run import begun_with, defaults_of, refuse_no_checkpoint
+from sps.errors import UserError
 from sps.evaluation.claim import default_folder
+from sps.ranks import Ranks
+from sps.schema import MOST_SAMPLES, Cut
+from sps.tasks.prompts import TEMPLATES
 from sps.types import Sampling
 
+DTYPES = ("auto", "float32", "bfloat16")  # of the computation
 OWN = "test"  # the test problems of the run that the model comes from
 
 
@@ -54,6 +59,7 @@ class Machinery:
     retries: int = 6
     api_key_env: str = "OPENAI_API_KEY"
     trust_remote_code: bool = False  # run the code that comes with the model
+    temperatures: str = ""  # to evaluate at as well, each by itself: 0.7,0.4
 
 
 def make_options(
@@ -75,3 +81,26 @@ def make_options(
     drawn = {k: v for k, v in asked.items() if k in known}
     other = {k: v for k, v in asked.items() if k not in known}
     return EvalSettings(model, **drawn), Machinery(**other)
+
+
+def refuse_impossible(settings: EvalSettings, machinery: Machinery, ranks: Ranks) -> None:
+    """Before anything is read: options out of range, or that do not go together."""
+    if ranks.sharded:
+        raise UserError("sps eval holds a whole model on each GPU; launch it with launch/ddp.yaml")
+    if ranks.size > 1 and settings.endpoint:
+        raise UserError("--endpoint: one process asks it; start sps eval without accelerate")
+    if settings.template not in TEMPLATES:
+        raise UserError(f"--template {settings.template}: choose one of {', '.join(TEMPLATES)}")
+    if settings.dtype not in DTYPES:
+        raise UserError(f"--dtype {settings.dtype}: choose one of {', '.join(DTYPES)}")
+    if not 0 < machinery.right <= 1:
+        raise UserError(f"--right {machinery.right:g}: a reward above 0 and at most 1")
+    if machinery.cut not in get_args(Cut):
+        raise UserError(f"--cut {machinery.cut}: choose one of {', '.join(get_args(Cut))}")
+    limit = 1 if settings.limit is None else settings.limit
+    if min(settings.n, settings.max_new_tokens, limit) < 1:
+        raise UserError("--n, --max-new-tokens and --limit are whole numbers from 1")
+    if settings.n > MOST_SAMPLES:
+        raise UserError(f"--n {settings.n}: at most {MOST_SAMPLES:,} samples a question")
+    if settings.temperature < 0 or not 0 < settings.top_p <= 1:
+        raise UserError("--temperature is at least 0, and --top-p is above 0 and at most 1")

@@ -10,9 +10,10 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from sps.commands.eval_options import OWN, EvalSettings, Machinery
+from sps.commands.eval_options import OWN, EvalSettings, Machinery, refuse_impossible
+from sps.commands.methods import parse_temperatures
 from sps.commands.of_run import (
     cannot_load,
     own_task,
@@ -35,22 +36,19 @@ from sps.evaluation.evaluate import (
     regrade,
 )
 from sps.evaluation.progress import make_progress
-from sps.evaluation.scores import Scores, count_scores
+from sps.evaluation.scores import Scores, count_scores, read_scores
 from sps.evaluation.tables import markdown, write_results
+from sps.evaluation.temperatures import temperature_table
 from sps.policy.resolve import resolve_model
 from sps.policy.weights import weights_digest
 from sps.ranks import Ranks, join_ranks
 from sps.rollout.texts import TextEngine
 from sps.run.lock import hold, release
-from sps.schema import MOST_SAMPLES, Cut
 from sps.store.evals import EvalStore
 from sps.tasks import Bench, Task
-from sps.tasks.prompts import TEMPLATES
 from sps.tasks.table import make_bench
 from sps.types import Problem
 from sps.verify import Verifier, open_verifier
-
-DTYPES = ("auto", "float32", "bfloat16")  # of the computation
 
 
 @dataclass(frozen=True)
@@ -81,6 +79,30 @@ class _Eval:
     ranks: Ranks  # each draws and judges its share
     judged: dict[str, dict[str, str]]  # what verdicts depend on, by benchmark
 
+    def at(self, temperature: float) -> _Eval:
+        """The same at another temperature: an evaluation of its own, in a folder below."""
+        asked = replace(self.settings, temperature=temperature)
+        return replace(self, settings=asked, folder=self.folder / f"temperature-{temperature:g}")
+
+
+class _Model:
+    """Loaded once, when the first evaluation has something to draw."""
+
+    def __init__(self, run: _Eval):
+        self.run = run
+        self.texts: TextEngine | None = None
+
+    def load(self) -> TextEngine:
+        settings, ranks = self.run.settings, self.run.ranks
+        if self.texts is None and not settings.endpoint:  # once: all weights are read for it
+            ranks.broadcast(lambda: refuse_damaged(settings.model))
+        self.texts = self.texts or make_texts(settings, self.run.machinery)
+        return self.texts
+
+    def close(self) -> None:
+        if self.texts is not None:
+            self.texts.close()
+
 
 def run_eval(
     settings: EvalSettings,
@@ -96,7 +118,7 @@ def run_eval(
     if bench and not names:
         raise UserError("--bench: name at least one benchmark, such as --bench aime24,math500")
     ranks = join_ranks(machinery.device)
-    _check(settings, machinery, ranks)
+    refuse_impossible(settings, machinery, ranks)
     parts = [make_part(name, settings, machinery) for name in names or [OWN]]
     for part in parts if names and ranks.main else ():
         warn_of_trained(settings.model, part.name, part.problems)
@@ -104,39 +126,27 @@ def run_eval(
     settings = ranks.broadcast(lambda: _resolved(settings, machinery, folder, regrade_only))
     judged = _judged(parts, machinery.cut)
     run = _Eval(settings, machinery, parts, folder, regrade_only, ranks, judged)
-    ranks.broadcast(lambda: _take(run))
-    claimed = _regrade(run) if regrade_only else _draw(run)
-    found = ranks.broadcast(lambda: _write(run, claimed))
-    release(folder)
+    asked = [run, *map(run.at, parse_temperatures(machinery.temperatures, settings.temperature))]
+    for one in asked:  # before any of them draws
+        ranks.broadcast(lambda one=one: _take(one))
+    with closing(_Model(run)) as model:
+        found = [_evaluate(one, model) for one in asked]
+    if len(asked) > 1:
+        ranks.broadcast(lambda: _write_temperatures(asked, found))
+    for one in asked:
+        release(one.folder)
     ranks.leave()
-    return found
+    return found[0]
+
+
+def _evaluate(run: _Eval, model: _Model) -> dict[str, Any]:
+    claimed = _regrade(run) if run.regrade_only else _draw(run, model)
+    return run.ranks.broadcast(lambda: _write(run, claimed))
 
 
 def run_eval_compare(a: Path, b: Path) -> None:
     """Two finished evaluations, paired by question."""
     say(compare_markdown(compare(a, b)))
-
-
-def _check(settings: EvalSettings, machinery: Machinery, ranks: Ranks) -> None:
-    if ranks.sharded:
-        raise UserError("sps eval holds a whole model on each GPU; launch it with launch/ddp.yaml")
-    if ranks.size > 1 and settings.endpoint:
-        raise UserError("--endpoint: one process asks it; start sps eval without accelerate")
-    if settings.template not in TEMPLATES:
-        raise UserError(f"--template {settings.template}: choose one of {', '.join(TEMPLATES)}")
-    if settings.dtype not in DTYPES:
-        raise UserError(f"--dtype {settings.dtype}: choose one of {', '.join(DTYPES)}")
-    if not 0 < machinery.right <= 1:
-        raise UserError(f"--right {machinery.right:g}: a reward above 0 and at most 1")
-    if machinery.cut not in get_args(Cut):
-        raise UserError(f"--cut {machinery.cut}: choose one of {', '.join(get_args(Cut))}")
-    limit = 1 if settings.limit is None else settings.limit
-    if min(settings.n, settings.max_new_tokens, limit) < 1:
-        raise UserError("--n, --max-new-tokens and --limit are whole numbers from 1")
-    if settings.n > MOST_SAMPLES:
-        raise UserError(f"--n {settings.n}: at most {MOST_SAMPLES:,} samples a question")
-    if settings.temperature < 0 or not 0 < settings.top_p <= 1:
-        raise UserError("--temperature is at least 0, and --top-p is above 0 and at most 1")
 
 
 def _resolved(
@@ -190,15 +200,13 @@ def _claim(run: _Eval) -> dict[str, Any]:
     return claim(run.folder, asked, run.regrade_only)
 
 
-def _draw(run: _Eval) -> dict[str, Any]:
-    """Benchmark by benchmark; the model is loaded once, and only if there is something to draw. Of
-    one that cannot be loaded there is no eval.json."""
+def _draw(run: _Eval, model: _Model) -> dict[str, Any]:
+    """Benchmark by benchmark; the model is loaded only if there is something to draw. Of one that
+    cannot be loaded there is no eval.json."""
     n, ranks = run.settings.n, run.ranks
     done = ranks.broadcast(lambda: [_is_done(part, run.folder, n) for part in run.parts])
     lacking = [part for part, whole in zip(run.parts, done, strict=True) if not whole]
-    if lacking and not run.settings.endpoint:  # once: all weights are read for it
-        ranks.broadcast(lambda: refuse_damaged(run.settings.model))
-    texts = make_texts(run.settings, run.machinery) if lacking else None
+    texts = model.load() if lacking else None
     claimed = ranks.broadcast(lambda: _keep(run))
     if texts is None:
         return claimed
@@ -206,7 +214,6 @@ def _draw(run: _Eval) -> dict[str, Any]:
         with _job(run, part) as job:
             collect(texts, job)
             ranks.broadcast(lambda job=job: job.store.replace(job.store.read()))
-    texts.close()
     return claimed
 
 
@@ -229,6 +236,8 @@ def _job(run: _Eval, part: Part) -> Iterator[EvalJob]:
     ranks = run.ranks
     store = EvalStore(run.folder / slug(part.name), ranks)
     name = part.name if ranks.size == 1 else f"{part.name}, rank 1 of {ranks.size}"
+    if run.machinery.temperatures:
+        name += f", T = {run.settings.temperature:g}"
     with closing(part.verifier()) as verifier, closing(make_progress(name, ranks.main)) as show:
         try:
             yield EvalJob(part.task, part.problems, run.settings.sampling(), verifier, store, show)
@@ -255,6 +264,18 @@ def _write(run: _Eval, claimed: dict[str, Any]) -> dict[str, Any]:
     files = "results.json, table.md, table.tex, questions.md, */samples.parquet"
     say(f"written to {run.folder}: {files}")
     return found
+
+
+def _write_temperatures(asked: list[_Eval], found: list[dict[str, Any]]) -> None:
+    """All temperatures in one table, each less the first one, paired by question."""
+    heats = [one.settings.temperature for one in asked]
+    scores = [
+        {name: read_scores(summary) for name, summary in one["benchmarks"].items()} for one in found
+    ]
+    text = temperature_table(asked[0].settings.model, dict(zip(heats, scores, strict=True)))
+    file = asked[0].folder / "temperatures.md"
+    file.write_text(text, encoding="utf-8")
+    say(f"{text}\nwritten to {file}")
 
 
 def _count(part: Part, n: int, rows: list[dict[str, Any]]) -> Scores:

@@ -50,14 +50,17 @@ def parse_values(item: str, option: str) -> tuple[str, list[str]]:
     return key, values
 
 
-def parse_temperatures(text: str) -> list[float]:
-    """Sampling temperatures beside that of the recipes, each once."""
-    found = [_number(word, "--temperatures", "0.7,0.4") for word in text.split(",")]
+def parse_temperatures(text: str, own: float | None = None) -> list[float]:
+    """Sampling temperatures beside the usual one, `own` if it is known, each once."""
+    found = [_number(word, "--temperatures", "0.7,0.4") for word in text.split(",") if text]
     odd = next((heat for heat in found if not 0 < heat < math.inf), None)
     if odd is not None:
         raise UserError(f"--temperatures: {odd:g} is not above 0; write for example 0.7,0.4")
-    if twice := next((heat for heat in found if found.count(heat) > 1), None):
-        raise UserError(f"--temperatures: {twice:g} is there twice; give each once")
+    named = [f"{heat:g}" for heat in found]  # as files are
+    if twice := next((heat for heat in named if named.count(heat) > 1), None):
+        raise UserError(f"--temperatures: {twice} is there twice; give each once")
+    if own is not None and f"{own:g}" in named:
+        raise UserError(f"--temperatures: {own:g} is --temperature already; leave it out")
     return found
 
 

@@ -38,7 +38,7 @@ def markdown(title: str, scores: Mapping[str, Scores]) -> str:
     head = ["benchmark", "questions", f"Avg@{n}", *(f"Pass@{k}" for k in ks), "not judged"]
     lines = [f"| {' | '.join(head)} |", f"| --- {'| ---: ' * (len(head) - 1)}|"]
     for name, score in scores.items():
-        cells = [_cell(score.pass_at_k(k)) for k in (1, *ks)]
+        cells = [cell(score.pass_at_k(k)) for k in (1, *ks)]
         lines.append(f"| {name} | {len(score.ids)} | {' | '.join(cells)} | {_lost(score)} |")
     tables = (_solution_table(scores), _bucket_table(scores), _kind_table(scores))
     return "\n\n".join([f"# {title}", "\n".join(lines), *filter(None, tables)]) + "\n"
@@ -97,7 +97,8 @@ def write_results(
     return found
 
 
-def _cell(value: Interval) -> str:
+def cell(value: Interval) -> str:
+    """In per cent."""
     mean, low, high = (100 * v for v in value)
     return f"{mean:.1f} [{low:.1f}, {high:.1f}]"
 
@@ -139,7 +140,7 @@ def _solution_table(scores: Mapping[str, Scores]) -> str:
     ]
     for name, found in told.items():
         mean, low, high = found["distinct"]
-        pairs = _cell(found["pcmd"]) if found["pcmd"] else "-"
+        pairs = cell(found["pcmd"]) if found["pcmd"] else "-"
         distinct = f"{mean:.2f} [{low:.2f}, {high:.2f}]"
         lines.append(f"| {name} | {distinct} | {pairs} | {found['pcmd_questions']} |")
     return "\n".join(lines)

@@ -10,7 +10,7 @@ import torch
 
 from sps import cli
 from sps.commands import evaluate as command
-from sps.commands.eval_options import EvalSettings, Machinery
+from sps.commands.eval_options import EvalSettings, Machinery, refuse_impossible
 from sps.commands.evaluate import make_part, make_texts
 from sps.errors import UserError
 from sps.evaluation.claim import held, keep, slug
@@ -43,10 +43,10 @@ def test_every_option_reaches_its_setting(sps):
     machine = "--data-dir d --device cpu --max-rows 8 --workers 2 --time-limit 1.5 --cut judge"
     more = "--right 0.5 --unsafe t --concurrency 4 --retries 1 --api-key-env K --trust-remote-code"
     settings, machinery, *rest = sps(
-        f"m --bench a,b --out o --regrade {numbers} {words} {machine} {more}"
+        f"m --bench a,b --out o --regrade {numbers} {words} {machine} {more} --temperatures 0.7"
     )
     assert settings == EvalSettings("m", "e", 3, 0.5, 0.9, 5, 7, 9, "plain", "i", 2, "float32", "g")
-    assert machinery == Machinery("d", "cpu", 8, 2, 1.5, "judge", 0.5, "t", 4, 1, "K", True)
+    assert machinery == Machinery("d", "cpu", 8, 2, 1.5, "judge", 0.5, "t", 4, 1, "K", True, "0.7")
     assert rest == ["a,b", Path("o"), True]
 
 
@@ -67,13 +67,13 @@ def test_settings_are_how_is_drawn():
 )  # fmt: skip
 def test_numbers_outside_their_bounds_are_refused(bad):
     with pytest.raises(UserError):
-        command._check(EvalSettings("m", **bad), Machinery(), ALONE)
+        refuse_impossible(EvalSettings("m", **bad), Machinery(), ALONE)
 
 
 def test_numbers_at_their_bounds_are_not():
     least = {"n": 1, "max_new_tokens": 1, "limit": 1, "temperature": 0.0, "top_p": 1.0}
-    command._check(EvalSettings("m", **least), Machinery(), ALONE)
-    command._check(EvalSettings("m", top_p=0.01, endpoint="e"), Machinery(), ALONE)
+    refuse_impossible(EvalSettings("m", **least), Machinery(), ALONE)
+    refuse_impossible(EvalSettings("m", top_p=0.01, endpoint="e"), Machinery(), ALONE)
 
 
 def test_countdown_is_the_first_problems_of_its_test_set():
