@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from concurrent.futures import Future
 
 import pytest
@@ -15,10 +16,12 @@ from sps.commands import jobs, points
 from sps.commands.frontier import frontier_record
 from sps.commands.jobs import Extra, Job, plan, run_extra, run_job, run_jobs
 from sps.config.load import load_recipe
+from sps.diagnose.cost import cost_by_stage
 from sps.errors import UserError
 from sps.lifecycle import measure
 from sps.run.folder import checkpoint_path, mixed_path
 from sps.run.lock import release
+from sps.run.track import read_records
 
 pytestmark = pytest.mark.usefixtures("one_cache")
 HEATS = (0.3, 1.6)
@@ -79,6 +82,10 @@ def scores(folder, name):
     return json.loads((folder / "evals" / f"{name}.json").read_text())
 
 
+def told_with_times(folder):
+    return read_records(folder / "metrics.jsonl")
+
+
 def of_base(found):
     return [(folder, name) for folder, name in found if name in TEMPERED]
 
@@ -101,12 +108,14 @@ def test_the_base_is_measured_once_for_all_runs(tmp_path, here, measured):
             assert scores(job.folder, name) == scores(alone, name)
     record = frontier_record((job.method, job.folder) for job in made)
     assert record["methods"]["base at other temperatures"]["steps"] == ["T=1.6", 0, "T=0.3"]
+    del measured[:]
+    written = [path.stat().st_mtime_ns for path in sorted(out.rglob("evals/*.json"))]
+    compare(out, recipe("a"), recipe("b", rl__lr=2e-3), seeds=2)
+    assert measured == []
+    assert [path.stat().st_mtime_ns for path in sorted(out.rglob("evals/*.json"))] == written
     open_run(made[0].recipe, made[0].folder, resume=True).close()  # it keeps them
     assert (made[0].folder / "evals" / f"{TEMPERED[0]}.json").exists()
     release(made[0].folder)
-    del measured[:]
-    compare(out, recipe("a"), recipe("b", rl__lr=2e-3), seeds=2)
-    assert measured == []
 
 
 def test_other_bases_are_measured_apart(tmp_path, here, measured):
@@ -181,6 +190,45 @@ def test_temperatures_are_added_to_runs_that_have_ended(tmp_path, here, monkeypa
         compare(tmp_path / "out", recipe(heats=[1.6], **more))
 
 
+def test_they_are_of_the_weights_that_were_selected(tmp_path, here, monkeypatch):
+    def earlier(*_):
+        return 3
+
+    monkeypatch.setattr(measure, "best_step", earlier)
+    asked = {"evaluation__select": "honest"}
+    (job,) = compare(tmp_path / "out", recipe(heats=[], **asked))
+    run(recipe(**asked), tmp_path / "whole")
+    compare(tmp_path / "out", recipe(**asked))
+    for heat in HEATS:
+        name = f"temperature-{heat:g}-000003"
+        assert scores(job.folder, name) == scores(tmp_path / "whole", name)
+
+
+def test_samples_of_another_end_are_not_counted(tmp_path, here):
+    (job,) = compare(tmp_path / "out", recipe(heats=[]))
+    other = job.folder / "evals" / "temperature-0.3-000006"
+    shutil.copytree(job.folder / "evals" / "validation-000006", other)
+    (other / "end").write_text("step 6, 0.5 of the base\n")
+    run(recipe(), tmp_path / "whole")
+    compare(tmp_path / "out", recipe())
+    assert scores(job.folder, other.name) == scores(tmp_path / "whole", other.name)
+
+
+def test_a_run_that_another_command_uses_is_left_alone(tmp_path, here):
+    (job,) = compare(tmp_path / "out", recipe(heats=[]))
+    monitor = []
+
+    def used(run, by):
+        monitor.append((run, by))
+        raise UserError("in use")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(points, "hold", used)
+        with pytest.raises(UserError, match="in use"):
+            compare(tmp_path / "out", recipe())
+    assert monitor == [(job.folder, "sps compare")]
+
+
 def test_a_run_that_was_begun_without_them_ends_with_them(tmp_path, here):
     before, out = recipe(heats=[]), tmp_path / "out" / "a" / "seed-1"
     with pytest.raises(Killed):
@@ -214,7 +262,50 @@ def test_weights_that_are_not_as_they_were_saved_are_not_evaluated(tmp_path, her
     with pytest.raises(
         UserError, match=r"step-000006, .* cannot be used: model\.safetensors is not"
     ):
-        run_job(Job("a", recipe(), job.folder, base=job.base))
+        run_job(Job("a", recipe(), job.folder, base=tmp_path / "base"))
+
+
+@pytest.mark.parametrize("heats", [[0.3], HEATS], ids=["the same", "more"])
+def test_a_run_that_was_resumed_after_its_end_ends_again(tmp_path, here, heats):
+    """Its record has no end until then: it is not known to be mixed."""
+    usual = {"checkpoint__mix": 0.5}
+    (job,) = compare(tmp_path / "out", recipe(heats=[0.3], **usual))
+    run(recipe(heats=heats, **usual), tmp_path / "whole")
+    with pytest.raises(Killed):
+        run(job.recipe, job.folder, resume=True, listeners=[kill_at("eval", 6)])
+    release(job.folder)
+    compare(tmp_path / "out", recipe(heats=heats, **usual))
+    for path in (tmp_path / "whole" / "evals").glob("*.json"):
+        assert scores(job.folder, path.stem) == scores(tmp_path / "whole", path.stem)
+
+
+def test_without_its_record_nobody_knows_what_a_run_ended_with(tmp_path, here):
+    (job,) = compare(tmp_path, recipe(heats=[], checkpoint__mix=0.5))
+    (job.folder / "metrics.jsonl").unlink()
+    with pytest.raises(UserError, match=r"metrics\.jsonl: the record of this run is missing"):
+        compare(tmp_path, recipe(checkpoint__mix=0.5))
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_damaged_scores_of_the_base_are_named_and_not_shared(tmp_path, here, known):
+    (job,) = compare(tmp_path, recipe())
+    (job.base / "evals" / f"{TEMPERED[0]}.json").write_text("{")
+    if known:
+        (job.folder / "evals" / f"{TEMPERED[0]}.json").unlink()
+    with pytest.raises(UserError, match=rf"{TEMPERED[0]}\.json cannot be read .* remove it"):
+        compare(tmp_path, recipe(), seeds=1 if known else 2)
+    (job.base / "evals" / f"{TEMPERED[0]}.json").unlink()
+    compare(tmp_path, recipe(), seeds=2)
+    assert scores(job.folder, TEMPERED[0]) == scores(job.base, TEMPERED[0])
+
+
+def test_what_is_put_on_record_after_the_end_is_no_time_of_the_run(tmp_path, here, monkeypatch):
+    (job,) = compare(tmp_path, recipe(heats=[]))
+    before = cost_by_stage(told_with_times(job.folder))
+    now = time.time
+    monkeypatch.setattr("sps.run.track.time.time", lambda: now() + 3600)
+    compare(tmp_path, recipe())
+    assert cost_by_stage(told_with_times(job.folder)) == before
 
 
 def test_an_earlier_checkpoint_that_is_lost_is_named(tmp_path, here):

@@ -62,6 +62,28 @@ def test_lost_validations_are_made_again_and_the_run_goes_on_as_before(tmp_path,
     assert not list((out / "checkpoints").glob("mixed*"))
 
 
+@pytest.mark.parametrize("name", KEPT)
+def test_after_one_is_made_again_the_run_goes_on_with_its_own_weights(tmp_path, name):
+    asked, out = recipe(), tmp_path / "run"
+    run(asked, tmp_path / "whole")
+    begun(asked, out)
+    lose(out, name)
+    run(asked, out, resume=True)
+    assert scores(out) == scores(tmp_path / "whole")
+    assert same_weights(weights(out), weights(tmp_path / "whole"))
+
+
+def test_weights_that_are_not_as_they_were_saved_are_not_validated(tmp_path):
+    begun(recipe(), tmp_path)
+    lose(tmp_path, "validation-000002")
+    damaged = checkpoint_path(tmp_path, 2) / "model.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-4] + b"\0\0\1\0")
+    run(recipe(), tmp_path, resume=True)
+    (text,) = warnings(tmp_path)
+    assert text.startswith("lost, and cannot be made again (step-000002: model.safetensors is not")
+    assert "validation-000002" not in scores(tmp_path)
+
+
 def test_a_run_that_was_stopped_between_two_checkpoints_goes_on_from_there(tmp_path):
     asked, out = recipe(checkpoint__every=4), tmp_path / "run"
     run(asked, tmp_path / "whole")
@@ -79,6 +101,52 @@ def test_a_run_that_was_stopped_between_two_checkpoints_goes_on_from_there(tmp_p
     run(asked, out, resume=True)
     assert scores(out) == scores(tmp_path / "whole")
     assert same_weights(weights(out), weights(tmp_path / "whole"))
+
+
+def test_the_weights_of_a_stop_are_those_of_its_step(tmp_path):
+    asked, out = recipe(checkpoint__every=6), tmp_path / "run"
+    run(asked, tmp_path / "whole")
+    this = open_run(asked, out)
+
+    def stop(record):
+        if (record["kind"], record["step"]) == ("eval", 4):
+            this.stop.asked = "asked"
+
+    this.track.listeners.append(stop)
+    with pytest.raises(Stopped):
+        train(this)
+    lose(out, "validation-000004", samples=True)
+    run(asked, out, resume=True)
+    assert scores(out) == scores(tmp_path / "whole")
+    assert not warnings(out)
+
+
+def test_the_base_of_a_run_that_went_on_from_adapters_has_these(tmp_path):
+    first = recipe_of(model__lora={"rank": 2}, rl__lr=3e-2, irl__lr=3e-2)
+    run(first, tmp_path / "first")
+    path = str(checkpoint_path(tmp_path / "first", 6))
+    asked, out = recipe(model__path=path, model__lora={"rank": 2}), tmp_path / "run"
+    run(asked, tmp_path / "whole")
+    begun(asked, out)
+    lose(out, *KEPT, samples=True)
+    run(asked, out, resume=True)
+    assert scores(out) == scores(tmp_path / "whole")
+    assert learnt(out) == learnt(tmp_path / "whole")
+
+
+def test_what_is_lost_is_said_once_and_a_lost_mix_too(tmp_path):
+    asked, out = recipe(checkpoint__mix=0.5), tmp_path / "run"
+    run(asked, out)
+    release(out)
+    lose(out, "validation-000002", "mixed-000006")
+    said = [f"x: {name} of {out} was lost" for name in ("validation-000002", "mixed-000006")]
+    assert [s.partition(",")[0] for s in frontier_record([("x", out)])["left_out"]] == said
+    shutil.rmtree(checkpoint_path(out, 2))
+    for _ in range(2):
+        run(asked, out, resume=True)
+        release(out)
+    assert len(warnings(out)) == 1
+    assert "mixed-000006" in scores(out)
 
 
 def test_what_cannot_be_made_again_is_named(tmp_path):
@@ -127,6 +195,15 @@ def test_scores_whose_line_of_the_record_was_lost_are_kept(tmp_path, at):
     kept = [r["name"] for r in made if r["mean_length"] == 1.5]
     assert kept == sorted(json.loads(line)["name"] for line in lost)
     assert len(kept) >= 2
+
+
+def test_a_file_of_another_name_is_no_validation_of_the_last_step(tmp_path):
+    run(recipe(), tmp_path)
+    release(tmp_path)
+    shutil.copy(tmp_path / "evals/validation-000002.json", tmp_path / "evals/validation-best.json")
+    this, _ = run(recipe(), tmp_path, resume=True)
+    assert this.scores[6].summary() == scores(tmp_path)["validation-000006"]
+    assert "validation-best" not in [r.get("name") for r in told(tmp_path)]
 
 
 def test_what_was_lost_of_a_run_that_has_ended_is_said_where_it_is_shown(tmp_path):

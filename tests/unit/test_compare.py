@@ -359,6 +359,7 @@ def test_methods_have_the_same_temperatures():
         ({"evaluation": {"temperatures": [0.4, 0.7], "validation_n": 9}}, 2),
         ({"evaluation": {"temperatures": [0.4, 0.7], "seed": 9}}, 2),
         ({"evaluation": {"temperatures": [0.4, 0.7], "top_p": 0.9}}, 2),
+        ({"evaluation": {"temperatures": [0.4, 0.7], "top_k": 9}}, 2),
         ({"model": {"path": "x/y"}}, 2),
         ({"task": {"validation": 9}}, 2),
         ({"rollout": {"max_new_tokens": 9}}, 2),
@@ -381,13 +382,18 @@ def test_the_base_is_tempered_once_for_all_that_measure_it_alike(tmp_path, other
 
 
 def test_more_temperatures_are_no_other_recipe(tmp_path):
-    one = finished(tmp_path / "x", {"evaluation": {"temperatures": [0.7, 0.4]}})
+    tree = {"evaluation": {"temperatures": [0.7, 0.4]}}
+    one = finished(tmp_path / "x", tree, base=tmp_path / "base")
+    end = {"kind": "done", "step": 300, "selected": 300}
+    (one.folder / "metrics.jsonl").write_text(json.dumps(end) + "\n")
     for heat in ("0.4", "0.7", "0.2"):
         (one.folder / "evals" / f"temperature-{heat}-000300.json").touch()
     more = parse_recipe({"evaluation": {"temperatures": [0.2, 0.4, 0.7]}}, "test")
     fewer = parse_recipe({"evaluation": {"temperatures": [0.4]}}, "test")
     with pytest.raises(UserError, match=r"another recipe: evaluation\.temperatures was \(0\.7, 0"):
         run_job(replace(one, recipe=fewer))
+    with pytest.raises(UserError, match=r"another recipe: evaluation\.temperatures"):
+        run_job(replace(one, recipe=more, base=None))  # of sps tune, which has no base of its own
     assert run_job(replace(one, recipe=more)) == {"x": {"n": 4}}
     assert load_recipe(one.folder / "recipe.yaml").evaluation.temperatures == (0.7, 0.4, 0.2)
 

@@ -22,6 +22,7 @@ from sps.commands.began import TaskNow
 from sps.commands.points import (
     add_temperatures,
     ended_with,
+    has_ended,
     lacks_base,
     opened,
     refuse_lost_end,
@@ -169,7 +170,7 @@ def run_job(job: Job) -> Summaries:
         if lacks_base(job.recipe, job.folder):
             _run(job)
         return {}
-    if not (job.folder / RESULT).exists():
+    if not _ended(job):
         _run(job)
     if job.train:
         add_temperatures(job.recipe, job.folder)
@@ -242,7 +243,10 @@ def refuse_other(job: Job) -> None:
         return
     only = None if job.train or job.extras else MEASURED
     before, now = load_recipe(job.folder / RECIPE), job.recipe
-    more = {*before.evaluation.temperatures} <= {*now.evaluation.temperatures}
+    # Only where the base's are measured, too: not of sps tune.
+    more = job.base is not None and {*before.evaluation.temperatures} <= {
+        *now.evaluation.temperatures
+    }
     free = {"evaluation": {"temperatures"}} if more else None  # they are added
     old, new = (recipe.model_dump(include=only, exclude=free) for recipe in (before, now))
     changed = [*differences(old, new)]
@@ -251,8 +255,7 @@ def refuse_other(job: Job) -> None:
             f"{job.folder}: it holds a run of another recipe: {'; '.join(changed)}. Choose another "
             "folder with --out, or remove this one"
         )
-    goes_on = not (job.folder / RESULT).exists()
-    unread = None if goes_on and needs_base(job.folder, now) else {"model"}
+    unread = None if not _ended(job) and needs_base(job.folder, now) else {"model"}
     refuse_elsewhere(job.folder, now.model_dump(exclude=unread))
     refuse_other_base(job.folder, now.model.path, now.model.gguf)
 
@@ -262,7 +265,7 @@ def _refuse_others(jobs: list[Job]) -> None:
     known: dict[str, TaskNow] = {}
     for job in jobs:
         refuse_other(job)
-        if job.train and (job.folder / RESULT).exists():
+        if job.train and _ended(job):
             refuse_lost_end(job.recipe, job.folder)
         if _begun(job):
             config = job.recipe.task
@@ -270,6 +273,11 @@ def _refuse_others(jobs: list[Job]) -> None:
             if name not in known:
                 known[name] = TaskNow(config)
             known[name].refuse_other(job.folder)
+
+
+def _ended(job: Job) -> bool:
+    """Its result is enough, unless more is asked of what a run ended with."""
+    return (job.folder / RESULT).exists() and (job.base is None or has_ended(job.folder))
 
 
 def _begun(job: Job) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from sps.config.load import dump_recipe, load_recipe
 from sps.config.recipe import Recipe, Rollouts
 from sps.errors import UserError
-from sps.evaluation.scores import Scores, for_record
+from sps.evaluation.scores import Scores, for_record, load_scores
 from sps.run.began import refuse_elsewhere
 from sps.run.disk import write_whole
 from sps.run.folder import (
@@ -24,11 +24,16 @@ from sps.run.folder import (
     tempered,
 )
 from sps.run.lock import hold, release
-from sps.run.reading import read_json
 from sps.run.track import Track, read_records
 from sps.types import Sampling
 
 Ask = Callable[[str, str, int, float], Scores]  # name, split, samples a problem, temperature
+
+
+def has_ended(run: Path) -> bool:
+    """Whether its record says so: a run that is resumed after its end has none until it ends
+    again, and nobody knows which weights, mixed or not, it ends with."""
+    return any(record["kind"] == "done" for record in read_records(run / RECORD))
 
 
 def ended_with(run: Path, last: int) -> tuple[int, float]:
@@ -48,8 +53,9 @@ def share_base(recipe: Recipe, base: Path, run: Path) -> None:
     for source, path in zip(_base_paths(recipe, base), _base_paths(recipe, run), strict=True):
         if path.exists():
             continue
+        summary = load_scores(source).summary()  # damaged ones are named, and not shared
         if path.stem not in known:  # before the scores, which without it would not be kept
-            Track(run / RECORD).log("eval", 0, name=path.stem, **for_record(read_json(source)))
+            Track(run / RECORD).log("eval", 0, name=path.stem, **for_record(summary))
         write_whole(path, source.read_bytes())
 
 

@@ -62,7 +62,10 @@ def stage_place(stage: str) -> int:
 
 
 def _wall(records: Sequence[dict[str, Any]]) -> float:
-    """Seconds from the start of the first step to the last record, pauses included."""
+    """Seconds from the start of the first step to the run's end, or to the last record where it has
+    none; pauses included. Evaluations may be put on record long after the end."""
+    ends = [i for i, record in enumerate(records) if record["kind"] == "done"]
+    records = records[: ends[-1] + 1] if ends else records
     times = [r["time"] for r in records if isinstance(r.get("time"), int | float)]
     if not times:
         return 0.0

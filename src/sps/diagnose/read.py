@@ -75,7 +75,7 @@ class RunFolder:
     def lost(self) -> list[str]:
         """Validations that are on record, but have no file."""
         names = [str(record.get("name")) for record in self.of_kind("eval")]
-        kept = [name for name in names if name.startswith(("validation-", TEMPERED))]
+        kept = [name for name in names if name.startswith(("validation-", "mixed-", TEMPERED))]
         return [n for n in dict.fromkeys(kept) if not scores_path(self.folder, n).exists()]
 
     def setting(self, *path: str) -> Any:

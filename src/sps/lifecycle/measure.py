@@ -15,7 +15,7 @@ from sps.lifecycle.card import describe
 from sps.phases.run import Run
 from sps.policy.checkpoint import damage, load_weights, save_model, saved_checkpoints
 from sps.policy.mix import mix_adapters, mix_into
-from sps.policy.weights import refuse_other_base
+from sps.policy.weights import adapters_in, refuse_other_base
 from sps.run.disk import sync, write_whole
 from sps.run.folder import (
     CHECKPOINTS,
@@ -27,6 +27,7 @@ from sps.run.folder import (
     stop_path,
     tempered,
 )
+from sps.run.track import read_records
 from sps.store.evals import EvalStore
 from sps.types import Problem, Sampling
 
@@ -224,7 +225,8 @@ def validate_lost(run: Run) -> None:
             f"{', '.join(f'evals/{name}.json' for name in names)}. The run's path and "
             "evaluation.select go without, unless it is put back from a copy"
         )
-        run.track.log("warning", run.start, text=text)
+        if all(record.get("text") != text for record in read_records(run.track.path)):
+            run.track.log("warning", run.start, text=text)
     if lost or lost_heats:
         _use(run, _checkpoint_of(run))
 
@@ -233,13 +235,18 @@ def _go_back(run: Run, step: int) -> str:
     """Go on with the weights that a run had after an earlier step; or why they cannot be had."""
     if step == 0:
         trial = mixed_path(run.folder).with_name("mixed.trial")
+        # A run that went on from adapters: without its own it is the model below them.
+        adapters = run.ranks.broadcast(lambda: adapters_in(run.recipe.model.path))
         try:
+            if adapters:
+                _use(run, adapters)
+                return ""
             _mix(run, _checkpoint_of(run), 1.0, trial)
         except UserError as error:
             return f"the base cannot be read ({error})"
         run.ranks.broadcast(lambda: shutil.rmtree(trial))
         return ""
-    path = checkpoint_path(run.folder, step)
+    path = _checkpoint_of(run) if step == run.start else checkpoint_path(run.folder, step)
     there = run.ranks.broadcast(path.is_dir)
     why = run.ranks.broadcast(lambda: damage(path, whole=False)) if there else "it is not there"
     if not why:

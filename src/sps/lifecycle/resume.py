@@ -278,7 +278,7 @@ def _forget_evals(run: Run, steps: int) -> dict[int, Scores]:
     for path in sorted(folder.glob("*.json")):
         name, step = path.stem, _step(path.stem, steps)
         of_base = name.startswith(TEMPERED) and step == 0
-        if of_base or (name.startswith("validation-") and step <= run.start):
+        if of_base or (name == f"validation-{step:06d}" and step <= run.start):
             found = load_scores(path)
             if name not in known:  # its line was lost
                 run.track.log("eval", step, name=name, **for_record(found.summary()))

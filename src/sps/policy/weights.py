@@ -56,6 +56,12 @@ def refuse_other_base(run: Path, path: str | None, gguf: str | None = None) -> N
         )
 
 
+def adapters_in(path: str | None) -> Path | None:
+    """The folder of the LoRA adapters that a name stands for; None where it is a whole model's."""
+    folder = _folder(path) if path else None
+    return folder if folder and base_of(folder) else None
+
+
 def _files(path: str, gguf: str | None) -> list[Path]:
     """The files of weights that a loader would read, those of the adapters' model among them."""
     if gguf or path.endswith(".gguf"):
