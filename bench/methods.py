@@ -21,6 +21,9 @@ METHODS: dict[str, list[str]] = {
     "memory_no_rl": [*MEMORY, "rl.algorithm.type=none"],
     "memory_sps_quarter": [*MEMORY, *SPS, "irl.memory.share=0.25"],
     "memory_sps_tenth": [*MEMORY, *SPS, "irl.memory.share=0.1"],
+    # Trained at the temperature at which the base has the most Pass@128 on Countdown.
+    "grpo_cold": ["rollout.temperature=0.4"],
+    "memory_sps_cold": [*MEMORY, *SPS, "rollout.temperature=0.4"],
     "memory_0.3": ["irl.memory.weight=0.3"],
     "memory_last": [*MEMORY, "irl.memory.distinct=false"],
     "memory_all": [*MEMORY, "irl.memory.problems=all", "irl.memory.per_problem=1"],
