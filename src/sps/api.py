@@ -186,7 +186,7 @@ def evaluate(
 ) -> Measured:
     """`sps eval`: a model on benchmarks, without them a run on its own test problems.
 
-    `options` are the command's, such as n=16; so are their defaults.
+    `options` are the command's, such as n=16 or temperatures=[0.7, 0.4]; so are their defaults.
     """
     from sps.commands.eval_options import EvalSettings, Machinery, make_options
     from sps.commands.evaluate import run_eval
@@ -202,6 +202,8 @@ def evaluate(
     if not isinstance(model, str):  # an endpoint's model is a name as it stands
         model = str(_path_of(model, "model"))
     folder = _path_of(out, "out") if out else default_folder(model)
+    if heats := options.get("temperatures"):
+        options["temperatures"] = ",".join(map(str, _several(heats) or [heats]))
     settings, machinery = make_options(model, options, names, out=folder)
     return Measured(folder, run_eval(settings, machinery, names, folder), "benchmark")
 

@@ -12,6 +12,7 @@ import pytest
 
 import sps
 from sps.api import Measured, Trained
+from sps.commands.methods import parse_temperatures
 from sps.config.load import dump_recipe
 from sps.errors import UserError
 from sps.evaluation.scores import Scores
@@ -113,6 +114,17 @@ def test_a_model_is_evaluated_and_its_table_goes_to_pandas(tmp_path):
     table = found.to_pandas()
     assert isinstance(table, pandas.DataFrame)
     assert table[["benchmark", "k"]].to_numpy().tolist() == [["countdown", 1], ["countdown", 2]]
+
+
+@pytest.mark.parametrize("given", ["0.5,0.2", [0.5, 0.2], (0.5, "0.2"), 0.5])
+def test_temperatures_are_texts_or_numbers(tmp_path, monkeypatch, given):
+    asked = []
+    monkeypatch.setattr(
+        "sps.commands.evaluate.run_eval",
+        lambda settings, machinery, *_: asked.extend(parse_temperatures(machinery.temperatures)),
+    )
+    sps.evaluate("m", "countdown", tmp_path, temperatures=given, endpoint="e")
+    assert asked == ([0.5] if given == 0.5 else [0.5, 0.2])
 
 
 def test_a_run_has_its_steps_and_scores(tmp_path):
