@@ -28,16 +28,15 @@ from sps.types import Sampling
 from sps.verify import open_verifier
 
 SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)  # of the trained one
-TEMPERATURES = (1.4, 0.8, 0.6, 0.4, 0.2)  # beside that of the run
-OF_BASE = (*TEMPERATURES, 0.1, 0.05)
-OF_MIXES = (0.8, 0.6, 0.4)
+TEMPERATURES = (1.4, 0.8, 0.6, 0.4, 0.2, 0.1, 0.05)  # beside that of the run
+OF_MIXES = (0.8, 0.6, 0.4, 0.2)
 Scores = dict[str, dict[str, dict[str, Any]]]  # share of the trained one -> temperature -> scores
 
 
 def grid(ways: Collection[str], own: float) -> dict[float, tuple[float, ...]]:
     """The temperatures of each share; `own` is the run's."""
     if not ways:
-        return {0.0: OF_BASE}
+        return {0.0: TEMPERATURES}
     both, found = "mixed_tempered" in ways, {}
     for share in SHARES if both or "mixed" in ways else ():
         found[share] = (own, *OF_MIXES) if both and 0.2 < share < 0.8 else (own,)
