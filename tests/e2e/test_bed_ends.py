@@ -59,13 +59,13 @@ def test_mixes_are_as_far_from_the_base_as_their_share(seen):
 
 
 def test_the_last_weights_are_sampled_at_other_temperatures(seen):
-    heats = (1.4, 0.8, 0.6, 0.4, 0.2)
+    heats = (1.4, 0.8, 0.6, 0.4, 0.2, 0.1, 0.05)
     assert seen("tempered") == {("1", f"{heat}"): (1.0, heat, 12345) for heat in heats}
 
 
 def test_the_middle_mixes_are_sampled_at_other_temperatures_too(seen):
     found = seen("mixed_tempered")
-    assert len(found) == 5 + 3 * 3 + 5
+    assert len(found) == 5 + 3 * 4 + 7
     assert found["0.3", "0.6"] == (0.3, 0.6, 12345)
     assert ("0.1", "0.6") not in found
 
