@@ -178,6 +178,12 @@ def _told_in_python() -> Iterator[None]:
         raise UserError(text.replace("--resume", "resume=True").replace("--out", "out=")) from None
 
 
+def _heats_of(given: Any) -> str:
+    """Sampling temperatures, as numbers or as text, as the command line would have them."""
+    several = _several(given)
+    return ",".join(map(str, [given] if several is None else several))
+
+
 def evaluate(
     model: str | os.PathLike[str],
     bench: str | Iterable[str] = "",
@@ -187,6 +193,7 @@ def evaluate(
     """`sps eval`: a model on benchmarks, without them a run on its own test problems.
 
     `options` are the command's, such as n=16 or temperatures=[0.7, 0.4]; so are their defaults.
+    `results["temperatures"]` has these, beside what was drawn at `temperature`.
     """
     from sps.commands.eval_options import EvalSettings, Machinery, make_options
     from sps.commands.evaluate import run_eval
@@ -202,8 +209,7 @@ def evaluate(
     if not isinstance(model, str):  # an endpoint's model is a name as it stands
         model = str(_path_of(model, "model"))
     folder = _path_of(out, "out") if out else default_folder(model)
-    if heats := options.get("temperatures"):
-        options["temperatures"] = ",".join(map(str, _several(heats) or [heats]))
+    options["temperatures"] = _heats_of(options.get("temperatures", ""))
     settings, machinery = make_options(model, options, names, out=folder)
     return Measured(folder, run_eval(settings, machinery, names, folder), "benchmark")
 
@@ -215,6 +221,7 @@ def compare(
     seeds: int = 3,
     workers: int = 0,
     overrides: Iterable[str] = (),
+    temperatures: Iterable[float] | str = (),
 ) -> Measured:
     """`sps compare`: recipes, each as `train` takes it, with the same seeds, paired by question.
 
@@ -232,7 +239,7 @@ def compare(
         seeds=seeds,
         out=folder,
         early="",
-        temperatures="",
+        temperatures=_heats_of(temperatures),
         workers=workers,
         overrides=_texts_of(overrides, "overrides"),
     )

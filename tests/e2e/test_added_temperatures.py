@@ -186,7 +186,7 @@ def test_temperatures_are_added_to_runs_that_have_ended(tmp_path, here, monkeypa
     names = [r["name"] for r in told(job.folder) if r["kind"] == "eval"]
     assert sorted(names) == sorted(p.stem for p in (tmp_path / "whole" / "evals").glob("*.json"))
     assert load_recipe(job.folder / "recipe.yaml").evaluation.temperatures == HEATS
-    with pytest.raises(UserError, match=r"temperatures was \(0\.3, 1\.6\), is \(1\.6,\).* --out"):
+    with pytest.raises(UserError, match=r"again: 0\.3,1\.6 \(.* --out"):
         compare(tmp_path / "out", recipe(heats=[1.6], **more))
 
 

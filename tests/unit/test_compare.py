@@ -390,9 +390,9 @@ def test_more_temperatures_are_no_other_recipe(tmp_path):
         (one.folder / "evals" / f"temperature-{heat}-000300.json").touch()
     more = parse_recipe({"evaluation": {"temperatures": [0.2, 0.4, 0.7]}}, "test")
     fewer = parse_recipe({"evaluation": {"temperatures": [0.4]}}, "test")
-    with pytest.raises(UserError, match=r"another recipe: evaluation\.temperatures was \(0\.7, 0"):
+    with pytest.raises(UserError, match=r"again: 0\.7,0\.4 \(.* --temperatures 0\.7,0\.4, and"):
         run_job(replace(one, recipe=fewer))
-    with pytest.raises(UserError, match=r"another recipe: evaluation\.temperatures"):
+    with pytest.raises(UserError, match=r"again: 0\.7,0\.4 "):
         run_job(replace(one, recipe=more, base=None))  # of sps tune, which has no base of its own
     assert run_job(replace(one, recipe=more)) == {"x": {"n": 4}}
     assert load_recipe(one.folder / "recipe.yaml").evaluation.temperatures == (0.7, 0.4, 0.2)

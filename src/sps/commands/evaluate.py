@@ -37,13 +37,14 @@ from sps.evaluation.evaluate import (
 )
 from sps.evaluation.progress import make_progress
 from sps.evaluation.scores import Scores, count_scores, read_scores
-from sps.evaluation.tables import markdown, write_results
-from sps.evaluation.temperatures import temperature_table
+from sps.evaluation.tables import markdown, title_of, write_results
+from sps.evaluation.temperatures import holds, temperature_record, temperature_table
 from sps.policy.resolve import resolve_model
 from sps.policy.weights import weights_digest
 from sps.ranks import Ranks, join_ranks
 from sps.rollout.texts import TextEngine
 from sps.run.lock import hold, release
+from sps.schema import MOST_SAMPLES
 from sps.store.evals import EvalStore
 from sps.tasks import Bench, Task
 from sps.tasks.table import make_bench
@@ -127,16 +128,17 @@ def run_eval(
     judged = _judged(parts, machinery.cut)
     run = _Eval(settings, machinery, parts, folder, regrade_only, ranks, judged)
     asked = [run, *map(run.at, parse_temperatures(machinery.temperatures, settings.temperature))]
-    for one in asked:  # before any of them draws
-        ranks.broadcast(lambda one=one: _take(one))
-    with closing(_Model(run)) as model:
-        found = [_evaluate(one, model) for one in asked]
-    if len(asked) > 1:
-        ranks.broadcast(lambda: _write_temperatures(asked, found))
-    for one in asked:
-        release(one.folder)
+    try:
+        for one in asked:  # before any of them draws
+            ranks.broadcast(lambda one=one: _take(one))
+        with closing(_Model(run)) as model:
+            found = [_evaluate(one, model) for one in asked]
+        told = ranks.broadcast(lambda: _write_temperatures(asked, found))
+    finally:
+        for one in asked:
+            release(one.folder)
     ranks.leave()
-    return found[0]
+    return found[0] | told
 
 
 def _evaluate(run: _Eval, model: _Model) -> dict[str, Any]:
@@ -256,26 +258,44 @@ def _write(run: _Eval, claimed: dict[str, Any]) -> dict[str, Any]:
     # Not before: an evaluation that was stopped has to be judged again to go on.
     for part in run.parts if run.regrade_only else ():
         _check_complete(run.folder, part, n)
-    rows = {part.name: part.stored(run.folder, n) for part in run.parts}
+    rows = {part.name: _counted(run.folder, part, n) for part in run.parts}
     scores = {part.name: _count(part, n, rows[part.name]) for part in run.parts}
     about = {key: claimed[key] for key in asdict(run.settings)} | {"cut": cut}
     found = write_results(run.folder, about, scores, rows)
-    say(markdown(run.settings.model, scores))
+    say(markdown(title_of(about), scores))
     files = "results.json, table.md, table.tex, questions.md, */samples.parquet"
     say(f"written to {run.folder}: {files}")
     return found
 
 
-def _write_temperatures(asked: list[_Eval], found: list[dict[str, Any]]) -> None:
-    """All temperatures in one table, each less the first one, paired by question."""
-    heats = [one.settings.temperature for one in asked]
+def _counted(folder: Path, part: Part, n: int) -> list[dict[str, Any]]:
+    """The samples that count; of others that are stored is said."""
+    rows = part.stored(folder, MOST_SAMPLES)
+    most = 1 + max((row["sample"] for row in rows), default=-1)
+    if most > n:
+        say(f"{part.name}: {n} of the {most} stored samples count; --n {most} counts all")
+    return [row for row in rows if row["sample"] < n]
+
+
+def _write_temperatures(asked: list[_Eval], found: list[dict[str, Any]]) -> dict[str, Any]:
+    """All temperatures in one table, each less the first one, paired by question. Of one
+    temperature there is none, nor one of before that does not hold any more."""
+    file = asked[0].folder / "temperatures.json"
     scores = [
         {name: read_scores(summary) for name, summary in one["benchmarks"].items()} for one in found
     ]
-    text = temperature_table(asked[0].settings.model, dict(zip(heats, scores, strict=True)))
-    file = asked[0].folder / "temperatures.md"
-    file.write_text(text, encoding="utf-8")
-    say(f"{text}\nwritten to {file}")
+    heats = dict(zip((one.settings.temperature for one in asked), scores, strict=True))
+    record = temperature_record(heats)
+    if len(asked) == 1:
+        if file.exists() and not holds(file, record):
+            file.unlink()
+            file.with_suffix(".md").unlink(missing_ok=True)
+        return {}
+    text = temperature_table(asked[0].settings.model, record)
+    file.write_text(json.dumps(record, indent=1), encoding="utf-8")
+    file.with_suffix(".md").write_text(text, encoding="utf-8")
+    say(f"{text}\nwritten to {file.with_suffix('.md')}, and temperatures.json")
+    return {"temperatures": record}
 
 
 def _count(part: Part, n: int, rows: list[dict[str, Any]]) -> Scores:

@@ -250,6 +250,13 @@ def refuse_other(job: Job) -> None:
     free = {"evaluation": {"temperatures"}} if more else None  # they are added
     old, new = (recipe.model_dump(include=only, exclude=free) for recipe in (before, now))
     changed = [*differences(old, new)]
+    heats = ",".join(f"{heat:g}" for heat in before.evaluation.temperatures)
+    if heats and [text.split()[0] for text in changed] == ["evaluation.temperatures"]:
+        raise UserError(
+            f"{job.folder}: its run has other evaluation.temperatures. Give these again: {heats} "
+            f"(sps compare: --temperatures {heats}, and more if you like); or choose another "
+            "folder with --out"
+        )
     if changed:
         raise UserError(
             f"{job.folder}: it holds a run of another recipe: {'; '.join(changed)}. Choose another "

@@ -55,12 +55,16 @@ def parse_temperatures(text: str, own: float | None = None) -> list[float]:
     found = [_number(word, "--temperatures", "0.7,0.4") for word in text.split(",") if text]
     odd = next((heat for heat in found if not 0 < heat < math.inf), None)
     if odd is not None:
-        raise UserError(f"--temperatures: {odd:g} is not above 0; write for example 0.7,0.4")
+        other = "" if own is None or odd else "; greedy answers are --temperature 0"
+        raise UserError(f"--temperatures: {odd:g} is not above 0; write for example 0.7,0.4{other}")
     named = [f"{heat:g}" for heat in found]  # as files are
     if twice := next((heat for heat in named if named.count(heat) > 1), None):
         raise UserError(f"--temperatures: {twice} is there twice; give each once")
     if own is not None and f"{own:g}" in named:
-        raise UserError(f"--temperatures: {own:g} is --temperature already; leave it out")
+        raise UserError(
+            f"--temperatures: {own:g} is --temperature already, given or by default; leave it out, "
+            "or give another --temperature, such as 1"
+        )
     return found
 
 

@@ -40,7 +40,10 @@ def claim(folder: Path, now: dict[str, Any], regrade_only: bool) -> dict[str, An
     """
     if not _begun(folder):
         if regrade_only:
-            raise UserError(f"--regrade: {folder} holds no evaluation; name its folder with --out")
+            raise UserError(
+                f"--regrade: {folder} holds no evaluation; name its folder with --out, or "
+                "leave out --regrade to draw one"
+            )
         return now
     before = {**_OLDER, **held(folder)}
     free = _FREE | (_OF_WEIGHTS if regrade_only else set())

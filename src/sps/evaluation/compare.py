@@ -8,19 +8,19 @@ from typing import Any
 from sps.algo.passk import paired_rows
 from sps.errors import UserError
 from sps.evaluation.scores import Scores, other_questions, read_scores
-from sps.evaluation.tables import shown_ks
+from sps.evaluation.tables import shown_ks, title_of
 from sps.run.folder import RESULTS
 from sps.run.reading import read_json
 
 
 def read_results(path: str | Path) -> tuple[str, dict[str, Scores]]:
-    """Model name and scores by benchmark, from an evaluation's folder or its results.json."""
+    """What was evaluated, and scores by benchmark, from an evaluation's folder or results.json."""
     file = Path(path).expanduser()
     file = file / RESULTS if file.is_dir() else file
     try:
         found = read_json(file)
         scores = {name: read_scores(summary) for name, summary in found["benchmarks"].items()}
-        return str(found["model"]), scores
+        return title_of(found), scores
     except FileNotFoundError:
         raise UserError(
             f"--compare {path}: there is no results.json; give the folder that a finished "

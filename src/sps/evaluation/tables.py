@@ -39,9 +39,15 @@ def markdown(title: str, scores: Mapping[str, Scores]) -> str:
     lines = [f"| {' | '.join(head)} |", f"| --- {'| ---: ' * (len(head) - 1)}|"]
     for name, score in scores.items():
         cells = [cell(score.pass_at_k(k)) for k in (1, *ks)]
-        lines.append(f"| {name} | {len(score.ids)} | {' | '.join(cells)} | {_lost(score)} |")
+        lines.append(f"| {name} | {len(score.ids)} | {' | '.join(cells)} | {not_judged(score)} |")
     tables = (_solution_table(scores), _bucket_table(scores), _kind_table(scores))
     return "\n\n".join([f"# {title}", "\n".join(lines), *filter(None, tables)]) + "\n"
+
+
+def title_of(about: Mapping[str, Any]) -> str:
+    """Model and temperature, of results.json."""
+    heat = about.get("temperature")
+    return str(about["model"]) + (f", T = {heat:g}" if isinstance(heat, int | float) else "")
 
 
 def latex(scores: Mapping[str, Scores]) -> str:
@@ -91,7 +97,7 @@ def write_results(
     """results.json, table.md, table.tex and questions.md in a folder."""
     found = results(about, scores)
     (folder / RESULTS).write_text(json.dumps(found, indent=1), encoding="utf-8")
-    (folder / "table.md").write_text(markdown(str(about["model"]), scores), encoding="utf-8")
+    (folder / "table.md").write_text(markdown(title_of(about), scores), encoding="utf-8")
     (folder / "table.tex").write_text(latex(scores), encoding="utf-8")
     (folder / "questions.md").write_text(question_table(scores, rows), encoding="utf-8")
     return found
@@ -108,7 +114,7 @@ def _latex_cell(value: Interval) -> str:
     return f"${mean:.1f}_{{[{low:.1f},\\,{high:.1f}]}}$"
 
 
-def _lost(score: Scores) -> str:
+def not_judged(score: Scores) -> str:
     """Samples without a judgement on their answer: they count as wrong, and are said to."""
     lost = {k: v for k, v in score.kinds.items() if k not in ("correct", "wrong")}
     total = sum(score.kinds.values()) or 1

@@ -9,7 +9,7 @@ from sps.commands.eval_options import EvalSettings, Machinery
 from sps.commands.evaluate import run_eval
 from sps.errors import UserError
 from sps.evaluation.scores import count_scores
-from sps.evaluation.temperatures import temperature_table
+from sps.evaluation.temperatures import temperature_record, temperature_table
 from sps.rollout.texts import Written
 
 QUESTIONS = 40
@@ -40,7 +40,7 @@ def evaluate(tmp_path, monkeypatch):
     rows = [{"id": f"q{i}", "problem": f"What is {i}?", "answer": str(i)} for i in range(QUESTIONS)]
     (tmp_path / "aime_2024.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
-    def run(temperatures, engine=None, temperature=1.0, regrade=False):
+    def run(temperatures, engine=None, temperature=1.0, regrade=False, n=4):
         engine = engine or Sharper()
 
         def make(settings, machinery):
@@ -48,14 +48,14 @@ def evaluate(tmp_path, monkeypatch):
             return engine
 
         monkeypatch.setattr(command, "make_texts", make)
-        settings = EvalSettings("m", n=4, template="plain", temperature=temperature)
+        settings = EvalSettings("m", n=n, template="plain", temperature=temperature)
         machinery = Machinery(str(tmp_path), workers=1, temperatures=temperatures)
         return run_eval(settings, machinery, "aime24", tmp_path / "out", regrade), engine
 
     return run
 
 
-def score_of(correct):
+def score_of(correct, n=4):
     ids = [f"q{i}" for i in range(len(correct))]
     rows = [
         {
@@ -66,9 +66,9 @@ def score_of(correct):
             "detail": "",
         }
         for name, count in zip(ids, correct, strict=True)
-        for sample in range(4)
+        for sample in range(n)
     ]
-    return count_scores(ids, 4, rows, None)
+    return count_scores(ids, n, rows, None)
 
 
 def test_each_is_an_evaluation_and_the_model_is_made_once(evaluate, tmp_path):
@@ -76,11 +76,14 @@ def test_each_is_an_evaluation_and_the_model_is_made_once(evaluate, tmp_path):
     assert engine.drawn == [1.0, 0.5, 0.1, "closed"]
     assert engine.made == 1
     assert found["temperature"] == 1
+    assert [row["temperature"] for row in found["temperatures"]["aime24"]] == [1, 0.5, 0.1]
     for folder, right in (("", 0.25), ("temperature-0.5", 0.5), ("temperature-0.1", 0.5)):
         told = json.loads((tmp_path / "out" / folder / "results.json").read_text())
         assert told["benchmarks"]["aime24"]["avg"][0] == pytest.approx(right)
     again, engine = evaluate("0.1,0.5")
-    assert again == found
+    rows = again["temperatures"]["aime24"]
+    assert [row["temperature"] for row in rows] == [1, 0.1, 0.5]
+    assert {**again, "temperatures": 0} == {**found, "temperatures": 0}
     assert (engine.drawn, engine.made) == ([], 0)
 
 
@@ -93,15 +96,16 @@ def test_a_row_a_temperature_less_the_first_by_hand(evaluate, tmp_path):
     def means(heat):
         return [cell.split("[")[0].strip() for cell in rows[heat].split("|")[2:-1]]
 
-    assert means("T = 1") == ["25.0", "100.0", "", ""]
-    assert means("T = 0.5") == ["50.0", "100.0", "+25.0", "+0.0"]
-    assert means("T = 0.1") == ["50.0", "50.0", "+25.0", "-50.0"]
+    assert means("T = 1") == ["25.0", "100.0", "", "", "none"]
+    assert means("T = 0.5") == ["50.0", "100.0", "+25.0", "+0.0", "none"]
+    assert means("T = 0.1") == ["50.0", "50.0", "+25.0", "-50.0", "none"]
+    assert "| aime24, 40 questions | Pass@1 | Pass@4 | Pass@1 - T = 1 | Pass@4 - T = 1 |" in (
+        "\n".join(lines)
+    )
     (advice,) = [line for line in lines if line.startswith("aime24:")]
     assert advice.startswith("aime24: T = 0.5 has a Pass@1 of 50.0, +25.0 [+")
-    assert advice.endswith(
-        "over T = 1, with Pass@4 tied, and no training. A trained model is worth what it adds to "
-        "this."
-    )
+    assert advice.endswith(", and no training. A trained model is worth what it adds to this.")
+    assert " over T = 1, with Pass@4 tied (+0.0 [-" in advice
 
 
 @pytest.mark.parametrize(
@@ -115,8 +119,17 @@ def test_a_row_a_temperature_less_the_first_by_hand(evaluate, tmp_path):
 )
 def test_what_training_has_to_beat(others, said):
     scores = {heat: {"x": score_of(correct)} for heat, correct in others.items()}
-    text = temperature_table("m", {1.0: {"x": score_of([1, 1] * 20)}, **scores})
+    found = temperature_record({1.0: {"x": score_of([1, 1] * 20)}, **scores})
+    text = temperature_table("m", found)
     assert f"\nx: {said}" in text
+
+
+def test_a_higher_mean_that_is_tied_does_not_hide_what_is_better():
+    counts = {1.0: [8] * 60, 0.7: [9] * 60, 0.4: [16] * 31 + [2] * 29}
+    record = temperature_record({h: {"x": score_of(c, 16)} for h, c in counts.items()})
+    verdicts = [row["less"]["1"]["verdict"] for row in record["x"][1:]]
+    assert verdicts == ["better", "tied"]
+    assert "\nx: T = 0.7 has a Pass@1 of 56.2, +6.2 [+" in temperature_table("m", record)
 
 
 def test_one_sample_a_question_has_one_difference():
@@ -127,8 +140,37 @@ def test_one_sample_a_question_has_one_difference():
         ]
         return {"x": count_scores(["q"], 1, rows, None)}
 
-    text = temperature_table("m", {1.0: one(False), 0.5: one(True)})
-    assert "| x | Pass@1 | Pass@1 - T = 1 |\n| --- | ---: | ---: |\n| T = 1 | 0.0" in text
+    text = temperature_table("m", temperature_record({1.0: one(False), 0.5: one(True)}))
+    head = "| x, 1 questions | Pass@1 | Pass@1 - T = 1 | not judged |"
+    assert f"{head}\n| --- | ---: | ---: | ---: |\n| T = 1 | 0.0" in text
+    assert "\nx: none of these has measurably more Pass@1 than T = 1.\n" in text
+
+
+def test_a_table_that_holds_no_more_is_gone(evaluate, tmp_path):
+    evaluate("0.5")
+    evaluate("")  # the same once more
+    assert (tmp_path / "out" / "temperatures.md").exists()
+    evaluate("", n=3)
+    assert not [*(tmp_path / "out").glob("temperatures.*")]
+
+
+def test_samples_that_do_not_count_are_said(evaluate, monkeypatch):
+    said = []
+    monkeypatch.setattr(command, "say", said.append)
+    evaluate("")
+    evaluate("", n=3)
+    assert "aime24: 3 of the 4 stored samples count; --n 4 counts all" in said
+
+
+def test_the_folders_are_free_after_an_error(evaluate, tmp_path):
+    class Broken(Sharper):
+        def write(self, asks, sampling):
+            raise UserError("it broke")
+
+    with pytest.raises(UserError, match="it broke"):
+        evaluate("0.5", Broken())
+    for folder in ("out", "out/temperature-0.5"):
+        assert (tmp_path / folder / ".lock").read_text() == ""  # it names a holder
 
 
 def test_all_are_judged_again(evaluate, tmp_path):
@@ -157,10 +199,10 @@ def test_another_evaluation_in_a_folder_below_is_refused_before_any_draws(evalua
     ("text", "said"),
     [
         ("0.7,x", r"--temperatures: 'x' is not a number"),
-        ("0", r"--temperatures: 0 is not above 0"),
+        ("0", r"--temperatures: 0 is not above 0; .*; greedy answers are --temperature 0"),
         ("nan", r"--temperatures: nan is not above 0"),
         ("0.7,0.7000000001", r"--temperatures: 0\.7 is there twice"),
-        ("0.7,1.0", r"--temperatures: 1 is --temperature already; leave it out"),
+        ("0.7,1.0", r"--temperatures: 1 is --temperature already, .*, or give another"),
     ],
 )
 def test_what_cannot_be_read_is_told_before_anything_is_made(evaluate, tmp_path, text, said):
