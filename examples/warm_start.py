@@ -51,8 +51,8 @@ def is_countdown(options: argparse.Namespace) -> bool:
 
 
 def countdown(options: argparse.Namespace) -> tuple[list[Prompt], list[str], list[str]]:
-    """Attempts at training problems, half of them aimless, as the embedded policy learns from."""
-    attempts = Countdown().attempts(options.seed, BaseTraining().solved)
+    """Attempts at training problems, some of them aimless, as the embedded policy learns from."""
+    attempts = Countdown().attempts(options.seed, options.solved)
     texts = [(p.question, text) for p, text in islice(attempts, options.first or 10_000)]
     return [question for question, _ in texts], [text for _, text in texts], []
 
@@ -161,9 +161,18 @@ def read_options(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=2e-4)
     parser.add_argument("--batch", type=positive, default=64, help="rows of an optimizer step")
     parser.add_argument("--template", choices=TEMPLATES, default="plain", help="as in the recipe")
+    how = "countdown: share of attempts that are right; the rest are aimless"
+    parser.add_argument("--solved", type=share, default=BaseTraining().solved, help=how)
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args(given)
+
+
+def share(text: str) -> float:
+    """From 0 to 1."""
+    if not 0 <= (number := float(text)) <= 1:
+        raise ValueError
+    return number
 
 
 def positive(text: str) -> int:

@@ -175,6 +175,16 @@ def test_a_warm_start_on_countdown_learns_to_take_steps(tmp_path, script, model)
     assert sum(kind != "unparsed" for kind in verdicts) > len(texts) / 2
 
 
+@pytest.mark.parametrize(("given", "low", "high"), [([], 0.4, 0.65), (["--solved", "1"], 1, 1)])
+def test_as_many_attempts_on_countdown_are_right_as_asked(script, given, low, high):
+    options = script.read_options(["m", "countdown", "o", "--first", "400", *given])
+    questions, texts, _ = script.countdown(options)
+    targets = [re.findall(r"\d+", question)[-1] for question in questions]
+    results = [re.findall(r"\d+", text)[-1] for text in texts]
+    right = sum(a == b for a, b in zip(targets, results, strict=True)) / len(texts)
+    assert low <= right <= high
+
+
 def test_a_folder_that_is_there_is_left_alone(tmp_path, script, model):
     data = write(tmp_path / "data.jsonl", ROWS)
     with pytest.raises(UserError, match="is there already; choose another folder"):
