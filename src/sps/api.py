@@ -180,7 +180,7 @@ def _told_in_python() -> Iterator[None]:
 
 def _heats_of(given: Any) -> str:
     """Sampling temperatures, as numbers or as text, as the command line would have them."""
-    several = _several(given)
+    several = [] if given is None else _several(given)
     return ",".join(map(str, [given] if several is None else several))
 
 
@@ -209,7 +209,7 @@ def evaluate(
     if not isinstance(model, str):  # an endpoint's model is a name as it stands
         model = str(_path_of(model, "model"))
     folder = _path_of(out, "out") if out else default_folder(model)
-    options["temperatures"] = _heats_of(options.get("temperatures", ""))
+    options["temperatures"] = _heats_of(options.get("temperatures"))
     settings, machinery = make_options(model, options, names, out=folder)
     return Measured(folder, run_eval(settings, machinery, names, folder), "benchmark")
 

@@ -116,7 +116,7 @@ def test_a_model_is_evaluated_and_its_table_goes_to_pandas(tmp_path):
     assert table[["benchmark", "k"]].to_numpy().tolist() == [["countdown", 1], ["countdown", 2]]
 
 
-@pytest.mark.parametrize("given", ["0.5,0.2", [0.5, 0.2], (0.5, "0.2"), 0.5])
+@pytest.mark.parametrize("given", ["0.5,0.2", [0.5, 0.2], (0.5, "0.2"), 0.5, None, []])
 def test_temperatures_are_texts_or_numbers(tmp_path, monkeypatch, given):
     asked = []
     monkeypatch.setattr(
@@ -124,7 +124,7 @@ def test_temperatures_are_texts_or_numbers(tmp_path, monkeypatch, given):
         lambda settings, machinery, *_: asked.extend(parse_temperatures(machinery.temperatures)),
     )
     sps.evaluate("m", "countdown", tmp_path, temperatures=given, endpoint="e")
-    assert asked == ([0.5] if given == 0.5 else [0.5, 0.2])
+    assert asked == ([0.5] if given == 0.5 else [0.5, 0.2] if given else [])
 
 
 def test_a_run_has_its_steps_and_scores(tmp_path):

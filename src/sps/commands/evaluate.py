@@ -281,13 +281,15 @@ def _write_temperatures(asked: list[_Eval], found: list[dict[str, Any]]) -> dict
     """All temperatures in one table, each less the first one, paired by question. Of one
     temperature there is none, nor one of before that does not hold any more."""
     file = asked[0].folder / "temperatures.json"
+    if len(asked) == 1 and not file.exists():
+        return {}
     scores = [
         {name: read_scores(summary) for name, summary in one["benchmarks"].items()} for one in found
     ]
     heats = dict(zip((one.settings.temperature for one in asked), scores, strict=True))
     record = temperature_record(heats)
     if len(asked) == 1:
-        if file.exists() and not holds(file, record):
+        if not holds(file, record):
             file.unlink()
             file.with_suffix(".md").unlink(missing_ok=True)
         return {}

@@ -18,15 +18,16 @@ Record = dict[str, list[Row]]  # by benchmark; the usual temperature first
 def temperature_record(found: Mapping[float, Mapping[str, Scores]]) -> Record:
     """Scores at each temperature, less those at the first one, paired by question."""
     first, *_ = found
-    return {name: [_row(heat, found[heat][name], usual) for heat in found]
-            for name, usual in found[first].items()}  # fmt: skip
+    return {
+        name: [_row(heat, scores[name], usual) for heat, scores in found.items()]
+        for name, usual in found[first].items()
+    }
 
 
 def _row(heat: float, scores: Scores, usual: Scores) -> Row:
-    n = scores.n
-    rows = (
-        paired_rows([usual.counts], [scores.counts], sorted({1, n})) if scores is not usual else []
-    )
+    n, rows = scores.n, []
+    if scores is not usual:
+        rows = paired_rows([usual.counts], [scores.counts], sorted({1, n}))
     return {
         "temperature": heat,
         "questions": len(scores.ids),
@@ -51,12 +52,8 @@ def temperature_table(title: str, record: Record) -> str:
     lines = [f"# {title} at several temperatures"]
     for name, rows in record.items():
         usual, *others = rows
-        first, ks, ends = (
-            f"T = {usual['temperature']:g}",
-            usual["pass_at_k"],
-            {"1", str(usual["n"])},
-        )
-        ends = sorted(ends, key=int)
+        first, ks = f"T = {usual['temperature']:g}", [*usual["pass_at_k"]]
+        ends = sorted({"1", ks[-1]}, key=int)
         head = [f"{name}, {usual['questions']} questions", *(f"Pass@{k}" for k in ks)]
         head += [*(f"Pass@{k} - {first}" for k in ends), "not judged"]
         lines += ["", f"| {' | '.join(head)} |", f"| --- {'| ---: ' * (len(head) - 1)}|"]
