@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from contextlib import suppress
 from pathlib import Path
 
-_ROUNDS = 5  # of looking for processes that were being started while others were killed
+_ROUNDS = 10  # of looking for processes that were being started while others were killed
+_A_START = 0.005  # seconds between two looks at a process that is becoming another program
 
 
 def end_all(process: subprocess.Popen, mark: str) -> None:
@@ -21,19 +23,29 @@ def end_all(process: subprocess.Popen, mark: str) -> None:
     process.kill()
     process.wait()
     for _ in range(_ROUNDS):
-        left = _marked(mark.encode())
+        left, starting = _marked(mark.encode())
         for pid in left:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        if not left:
+        if not left and not starting:
             return
+        if starting:
+            time.sleep(_A_START)
 
 
-def _marked(mark: bytes) -> list[int]:
-    """Living processes with this entry in their environment; on Linux alone can it be read."""
-    found = []
+def _marked(mark: bytes) -> tuple[list[int], bool]:
+    """Living processes with this entry in their environment, and whether there are some that have
+    none to be read yet; on Linux alone can it be read."""
+    found, starting = [], False
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if mark in (folder / "environ").read_bytes().split(b"\0"):
+            environment = _environment(folder)
+            if mark in environment.split(b"\0"):
                 found.append(int(folder.name))
-    return found
+            # During execve it is empty. A thread of the kernel, or a dead process, has no program.
+            starting |= not environment and bool(os.readlink(folder / "exe"))
+    return found, starting
+
+
+def _environment(folder: Path) -> bytes:
+    return (folder / "environ").read_bytes()

@@ -1,6 +1,7 @@
 """A judge that runs what a model wrote, in a process an answer: what it can do, and to whom."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from sps.types import Problem
 from sps.verify import pool as pool_module
+from sps.verify import processes
 from sps.verify.pool import VerifierPool
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs the list of system calls")
@@ -229,7 +231,9 @@ def test_no_process_of_a_judge_outlives_its_worker(tmp_path, monkeypatch, end):
     monkeypatch.setattr(pool_module, "_environment", _unlocked(pool_module._environment, tmp_path))
     pool = VerifierPool("left_judge:make_judge", workers=1, time_limit=20)
     assert [v.kind for v in ask(pool, ["x", "y"])] == ["wrong", "wrong"]
-    left = children_of(pool)
+    deadline = time.monotonic() + 10
+    while len(left := children_of(pool)) < 3 and time.monotonic() < deadline:
+        time.sleep(0.02)  # one that is becoming another program has no environment to be read
     assert len(left) == 3
     if end == "die":
         pool._workers[0].process.kill()
@@ -239,6 +243,26 @@ def test_no_process_of_a_judge_outlives_its_worker(tmp_path, monkeypatch, end):
     while time.monotonic() < deadline and any(_alive(path) for path in left):
         time.sleep(0.02)
     assert not any(_alive(path) for path in left)
+
+
+@linux
+def test_a_process_that_is_becoming_another_program_is_killed_too(monkeypatch):
+    mark, real, looks = "SPS_WORKER=starting", processes._environment, []
+    sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+    leader = subprocess.Popen(sleep, start_new_session=True)
+    other = subprocess.Popen(
+        sleep, env={**os.environ, "SPS_WORKER": "starting"}, start_new_session=True
+    )
+
+    def empty_at_first(folder):
+        if folder.name != str(other.pid):
+            return real(folder)
+        looks.append(folder)
+        return b"" if len(looks) < 3 else real(folder)
+
+    monkeypatch.setattr(processes, "_environment", empty_at_first)
+    processes.end_all(leader, mark)
+    assert other.wait(10) == -signal.SIGKILL
 
 
 def _unlocked(environment, folder):
