@@ -158,7 +158,8 @@ def test_samples_that_do_not_count_are_said(evaluate, monkeypatch):
     said = []
     monkeypatch.setattr(command, "say", said.append)
     evaluate("")
-    evaluate("", n=3)
+    found, _ = evaluate("", n=3)
+    assert sum(found["benchmarks"]["aime24"]["kinds"].values()) == 3 * QUESTIONS
     assert "aime24: 3 of the 4 stored samples count; --n 4 counts all" in said
 
 

@@ -261,8 +261,12 @@ def test_a_process_that_is_becoming_another_program_is_killed_too(monkeypatch):
         return b"" if len(looks) < 3 else real(folder)
 
     monkeypatch.setattr(processes, "_environment", empty_at_first)
-    processes.end_all(leader, mark)
-    assert other.wait(10) == -signal.SIGKILL
+    try:
+        processes.end_all(leader, mark)
+        assert other.wait(10) == -signal.SIGKILL
+    finally:
+        other.kill()
+        other.wait()
 
 
 def _unlocked(environment, folder):
