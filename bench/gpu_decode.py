@@ -19,6 +19,7 @@ from bench.gpu_profile import kernels_of, place
 from bench.gpu_rollout import bandwidth, build
 from sps.policy.logprobs import Scorer, micro_batches, token_logprobs
 from sps.rollout.cuda import attention, engine, products, room
+from sps.rollout.cuda.device import processors
 from sps.rollout.cuda.rows import Rows
 from sps.rollout.cuda.state import PAGE, State
 from sps.rollout.native.layers import head_width
@@ -227,14 +228,12 @@ def sweep_attention(config: Any, rows: int, own: list[int], until: float) -> Ite
     floor = made.bytes() / bandwidth() * 1e6
     longest = made.table.shape[1] * PAGE
     usual = attention.plan_for(rows, made.shared, made.width, longest)
-    whole = attention.Plan(1, 64, 2, 2, 4)  # one program a row and key/value head
-    programs = rows * made.shared
-    counts = sorted({max(1, min(64, wanted // programs)) for wanted in (132, 264, 528, 1056)})
-    tiles = [(64, 4, 3), (64, 2, 4), (128, 4, 2), (64, 4, 4), (32, 4, 4), (128, 8, 3), (32, 2, 4)]
-    # Of heads of 128 two programs with (64, 2, 4) fit a multiprocessor, four of these.
-    tiles += [(32, 1, 4), (32, 1, 3), (32, 2, 3)]
-    plans = [usual, whole]
-    plans += [attention.Plan(p, k, 1, w, s) for k, w, s in tiles for p in counts]
+    deep = attention.Plan(usual.parts, 64, 2, 2, 4)  # more loads under way, fewer programs
+    counts = sorted(
+        {max(1, min(48, n * processors() // (rows * made.shared))) for n in (2, 4, 5, 8)}
+    )
+    tiles = [(64, 2, 2), (64, 4, 2), (32, 1, 2), (32, 2, 2), (64, 2, 3), (32, 2, 3), (32, 1, 3)]
+    plans = [usual, deep, *(attention.Plan(p, k, 2, w, s) for k, w, s in tiles for p in counts)]
     for plan in dict.fromkeys(plans):
         if time.monotonic() > until:
             return

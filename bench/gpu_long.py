@@ -33,7 +33,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from bench import gpu_decode as decode
 from bench import gpu_tail
-from bench.long_floor import MEAN, MOST, PROMPT, SHAPES, lengths_of, work_of
+from bench.long_floor import MOST, PROMPT, SHAPES, lengths_of, work_of
 from bench.sides import RESULTS, machine, wait
 from sps.rollout.cuda import attention, decoder, engine, products, room, tail
 from sps.rollout.cuda.rows import Rows, Wanted
@@ -80,6 +80,13 @@ class Results:
         print({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
         self.rows.append(row)
         self.path.write_text(json.dumps({**machine(), "rows": self.rows}, indent=1) + "\n")
+
+    def show_fastest(self, most: int = 5) -> None:
+        """The fastest plans for each number of rows, which `what` begins with."""
+        for rows in dict.fromkeys(row["what"].split()[0] for row in self.rows):
+            of = [row for row in self.rows if row["what"].split()[0] == rows]
+            for row in sorted(of, key=lambda row: row["us"])[:most]:
+                print(f"{row['what']}: {row['us']:.1f} us, {row['share']:.0%} of the bandwidth")
 
 
 def prompts_of(groups: int) -> list[list[int]]:
@@ -253,12 +260,10 @@ def parts(asked: str, options: argparse.Namespace, results: Results, until: floa
         wrong = [row["what"] for row in results.rows if not row["ok"]]
         print("ALL RIGHT" if not wrong else f"WRONG: {wrong}", flush=True)
     elif kind == "attention":
-        config, rng = config_of(shape), np.random.default_rng(0)
-        for count, own in ((8, [2800] * 8), (32, None), (128, None)):
-            own = own or np.minimum(rng.geometric(1 / MEAN, count), MOST - 1).tolist()
-            share = time.monotonic() + (until - time.monotonic()) / (3 if count == 8 else 2)
-            for found in decode.sweep_attention(config, count, own, min(share, until)):
+        for count, own in ((64, 1000), (8, 2800), (32, 1800), (128, 400), (16, 2400)):
+            for found in decode.sweep_attention(config_of(shape), count, [own] * count, until):
                 results.add(found)
+        results.show_fastest()
     elif kind == "products":
         for count in (8, 64, 128):
             for found in decode.sweep_products(config_of(shape), count, until):

@@ -23,7 +23,7 @@ RECIPE = {
         "device": "cuda",
         "dtype": "bfloat16",
         "compile": False,
-        "base": {"steps": 300, "hidden": 64, "heads": 4, "ff": 128, "layers": 2, "lr": 1e-2},
+        "base": {"steps": 300, "hidden": 64, "heads": 2, "ff": 128, "layers": 2, "lr": 1e-2},
     },
     "task": {"numbers": 2, "high": 6, "max_value": 36, "train": 24, "validation": 4, "test": 4},
     "rollout": {"prompts": 8, "n": 8},

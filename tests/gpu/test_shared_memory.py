@@ -62,16 +62,16 @@ def test_attention_fits(gpu, width, rows):
     assert taken(attention._attend, capability, values, kinds, **how) <= most
 
 
-@pytest.mark.parametrize("kind", ["silu", "whole"])
+@pytest.mark.parametrize(("kind", "rows"), [("silu", 64), ("whole", 32)])
 @pytest.mark.parametrize("size", [8960, 9472, 18944])  # 140, 148 and 296 tiles of 64
-def test_products_of_few_rows_fit(gpu, kind, size):
+def test_products_of_few_rows_fit(gpu, kind, rows, size):
     from sps.rollout.cuda import products
 
     capability, most = gpu
-    tiles = products.few_rows(32, size, 3584, kind)
+    tiles = products.few_rows(rows, size, 3584, kind)
     assert (tiles is None) == (most < 100 * 1024)
     if tiles is not None:
         kinds = lambda name: "i32" if name in ("rows", "K", "N", "each") else "*bf16"  # noqa: E731
-        values = {"SILU": kind == "silu", "BM": 32, "BN": tiles.wide, "BK": tiles.deep}
+        values = {"SILU": kind == "silu", "BM": rows, "BN": tiles.wide, "BK": tiles.deep}
         how = {"num_warps": tiles.warps, "num_stages": tiles.stages}
         assert taken(products._product, capability, values, kinds, **how) <= most

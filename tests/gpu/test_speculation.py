@@ -26,7 +26,7 @@ PAGE, VOCABULARY, END = 16, 7, 2  # small pages: runs of guesses cross their bor
 SHAPE = {
     "vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
     "num_key_value_heads": 1, "intermediate_size": 16, "max_position_embeddings": 256,
-    "head_dim": 16, "tie_word_embeddings": True,
+    "head_dim": 32, "tie_word_embeddings": True,
 }  # fmt: skip
 
 
@@ -230,7 +230,7 @@ def test_rows_of_a_run_see_one_another_in_any_order(small):
 
     torch.manual_seed(0)
     device = torch.device("cuda" if ON_GPU else "cpu")
-    heads, width, prompt, own = 2, 16, 5, [18, 17, 16, 15, 14]
+    heads, width, prompt, own = 2, 32, 5, [18, 17, 16, 15, 14]
     cache = torch.randn(2, 4, 1, PAGE, width, device=device)
     before = cache.clone()
     table = torch.tensor([[3, 1, 2]], dtype=torch.int32, device=device)

@@ -147,7 +147,7 @@ def test_what_vllms_bridge_goes_through_is_merged_and_the_rest_is_the_models():
 
 
 def test_what_cannot_be_merged_is_found():
-    config = Qwen2Config(**{**SHAPE, "head_dim": 16})
+    config = Qwen2Config(**{**SHAPE, "head_dim": 32})
     for more, plain in (
         ({}, True),
         ({"use_rslora": True}, True),  # another scale

@@ -15,7 +15,8 @@ def llama(width, **more):
 
 
 @pytest.mark.parametrize(
-    ("width", "served"), [(8, False), (16, True), (24, False), (64, True), (80, False), (128, True)]
+    ("width", "served"),
+    [(8, False), (16, False), (24, False), (32, True), (64, True), (80, False), (128, True)],
 )
 def test_kernels_take_heads_of_a_power_of_two(width, served):
     model = llama(width)

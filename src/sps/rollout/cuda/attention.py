@@ -20,7 +20,6 @@ from sps.rollout.cuda.device import processors, shared_memory
 from sps.rollout.cuda.state import State
 
 _PROGRAMS = 4  # on each multiprocessor, which keep a GPU busy
-_MOST_PARTS = 32
 _LONG = 1024  # tokens of a row from which it is worth splitting
 _BESIDE = 16 * 1024  # bytes of shared memory that go to other things than keys and values
 
@@ -37,38 +36,38 @@ class Plan:
 
 
 def plan_for(rows: int, shared: int, width: int, longest: int) -> Plan:
-    """Few long rows are split so that all multiprocessors have work; many are not."""
-    programs = rows * shared
-    parts = (
-        max(1, min(_MOST_PARTS, _PROGRAMS * processors() // programs)) if longest >= _LONG else 1
-    )
-    few = programs < 1000 or width > 64
-    keys, stages = (64, 4) if few else (32, 3)
+    """Few long rows are split so that all multiprocessors have work; many are not. Programs are
+    small: several on a multiprocessor hide one another's waiting."""
+    programs, wide = rows * shared, width > 64
+    split = _PROGRAMS * processors() // programs if longest >= _LONG else 1
+    parts = max(1, min(16 if wide else 32, split))
+    if wide:
+        return Plan(parts, 32, 2, 1, 3)
+    keys, stages = (64, 4) if programs < 1000 else (32, 3)
     fit = 1 + (shared_memory() - _BESIDE) // (2 * keys * width * 2)  # keys and values in bf16
-    return Plan(parts, keys, 2, 1 if width <= 64 else 2, max(2, min(stages, fit)))
+    return Plan(parts, keys, 2, 1, max(2, min(stages, fit)))
 
 
 @triton.jit
 def _turned(source, where, real, weight, cos, sin, eps, D: tl.constexpr, NORM: tl.constexpr):
-    """Heads [.., D] from `where`, rotated; normed before when the model norms queries and keys."""
-    at, other = tl.arange(0, D), (tl.arange(0, D) + D // 2) % D
-    x = tl.load(source + where + at[None, :], mask=real, other=0.0)
-    swapped = tl.load(source + where + other[None, :], mask=real, other=0.0)  # its halves exchanged
-    kind = x.dtype
-    x, swapped = x.to(tl.float32), swapped.to(tl.float32)
+    """Both halves of heads, [.., D / 2] each, rotated; normed before when the model norms them."""
+    at = tl.arange(0, D // 2)[None, :]
+    left = tl.load(source + where + at, mask=real, other=0.0)
+    right = tl.load(source + where + D // 2 + at, mask=real, other=0.0)
+    kind = left.dtype
+    left, right = left.to(tl.float32), right.to(tl.float32)
     if NORM:
-        scale = tl.rsqrt(tl.sum(x * x, 1) / D + eps)[:, None]
-        x = ((x * scale).to(kind) * tl.load(weight + at)[None, :]).to(tl.float32)
-        swapped = ((swapped * scale).to(kind) * tl.load(weight + other)[None, :]).to(tl.float32)
-    return (x * cos[None, :] + swapped * sin[None, :]).to(kind)
+        scale = tl.rsqrt((tl.sum(left * left, 1) + tl.sum(right * right, 1)) / D + eps)[:, None]
+        left = ((left * scale).to(kind) * tl.load(weight + at)).to(tl.float32)
+        right = ((right * scale).to(kind) * tl.load(weight + D // 2 + at)).to(tl.float32)
+    return (left * cos - right * sin).to(kind), (right * cos + left * sin).to(kind)
 
 
 @triton.jit
 def _turn(cos, sin, position, D: tl.constexpr):
-    """Cosine and signed sine of a position's rotation, [D] each."""
-    at_D = tl.arange(0, D)
-    turn = position.to(tl.int64) * D + at_D
-    return tl.load(cos + turn), tl.where(at_D < D // 2, -1.0, 1.0) * tl.load(sin + turn)
+    """Cosine and sine of a position's rotation, [1, D / 2] each; both halves of a head share it."""
+    at = position.to(tl.int64) * D + tl.arange(0, D // 2)[None, :]
+    return tl.load(cos + at), tl.load(sin + at)
 
 
 @triton.jit
@@ -77,18 +76,18 @@ def _store_new(
     HEADS: tl.constexpr, SHARED: tl.constexpr, D: tl.constexpr, NORM: tl.constexpr,
     PAGE: tl.constexpr,
 ):  # fmt: skip
-    """The new token's key and value of a head, [1, D], which are stored at `place` of the pages."""
-    at_D, at_1 = tl.arange(0, D)[None, :], tl.arange(0, 1)[:, None]
-    one = at_1 == 0
-    new = (HEADS + head + at_1) * D
-    k = _turned(source, new, one, k_norm, cos_D, sin_D, eps, D, NORM)
+    """The new token's key, in two halves, and value of a head, which are stored at `place`."""
+    at_D, at_H = tl.arange(0, D)[None, :], tl.arange(0, D // 2)[None, :]
+    new = (HEADS + head) * D
+    left, right = _turned(source, new, True, k_norm, cos_D, sin_D, eps, D, NORM)
     v = tl.load(source + new + SHARED * D + at_D)
     page = tl.load(pages + place // PAGE).to(tl.int64)
-    into = ((page * SHARED + head) * PAGE + place % PAGE) * D + at_1 * D + at_D
+    into = ((page * SHARED + head) * PAGE + place % PAGE) * D
     # A row that is done may still name a slot, or pages, that belong to another row by now.
-    tl.store(keys + into, k, mask=one & (awake > 0))
-    tl.store(values + into, v, mask=one & (awake > 0))
-    return k.to(tl.float32), v.to(tl.float32)
+    tl.store(keys + into + at_H, left, mask=awake > 0)
+    tl.store(keys + into + D // 2 + at_H, right, mask=awake > 0)
+    tl.store(values + into + at_D, v, mask=awake > 0)
+    return left.to(tl.float32), right.to(tl.float32), v.to(tl.float32)
 
 
 @triton.jit(do_not_specialize=["M"])
@@ -122,8 +121,8 @@ def _attend(
     """
     row, head, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     group: tl.constexpr = HEADS // SHARED
-    at_R, at_D = tl.arange(0, R), tl.arange(0, D)
-    at_ND = tl.arange(0, N)[:, None] * D + at_D[None, :]
+    at_R, at_D, half = tl.arange(0, R), tl.arange(0, D), tl.arange(0, D // 2)
+    at_N = tl.arange(0, N)[:, None] * D
     awake, before = tl.load(live + row), tl.load(own + row)  # a row that is done reads nothing
     behind = tl.load(prompt_length + tl.load(prompt + row))
     pages = table + tl.load(slot + row).to(tl.int64) * M
@@ -137,15 +136,15 @@ def _attend(
     cos_D, sin_D = _turn(cos, sin, behind + before, D)
     source = qkv + row * (HEADS + 2 * SHARED) * D
     where, real = (head * group + at_R[:, None]) * D, (at_R < group)[:, None]
-    q = _turned(source, where, real, q_norm, cos_D, sin_D, eps, D, NORM)
+    left, right = _turned(source, where, real, q_norm, cos_D, sin_D, eps, D, NORM)
     best = tl.full([R], float("-inf"), tl.float32)
     total, mixed = tl.zeros([R], tl.float32), tl.zeros([R, D], tl.float32)
     if part == 0:  # the new token is the first to be seen
-        new_k, new_v = _store_new(
+        new_left, new_right, new_v = _store_new(
             source, pages + first_own, before, awake * STORE, keys, values, k_norm, cos_D, sin_D,
             eps, head, HEADS, SHARED, D, NORM, PAGE,
         )  # fmt: skip
-        best = tl.sum(q.to(tl.float32) * new_k, 1) * scale
+        best = tl.sum(left.to(tl.float32) * new_left + right.to(tl.float32) * new_right, 1) * scale
         total, mixed = total + 1.0, mixed + new_v
     # one loop over prompt and own tokens, so that loads of these are under way during the prompt
     for block in range(part * each, tl.minimum(part * each + each, count)):
@@ -154,13 +153,14 @@ def _attend(
         page = tl.load(pages + tl.where(first, 0, first_own) + start // PAGE).to(tl.int64)
         seen = start + tl.arange(0, N) < tl.where(first, behind, before)
         there = ((page * SHARED + head) * PAGE + start % PAGE) * D
-        k = tl.load(keys + there + at_ND, mask=seen[:, None], other=0.0)
-        scores = tl.where(
-            seen[None, :], tl.dot(q, tl.trans(k), input_precision="ieee") * scale, float("-inf")
-        )
+        k_left = tl.load(keys + there + at_N + half[None, :])
+        k_right = tl.load(keys + there + D // 2 + at_N + half[None, :])
+        scores = tl.dot(left, tl.trans(k_left), input_precision="ieee")
+        scores = tl.dot(right, tl.trans(k_right), scores, input_precision="ieee") * scale
+        scores = tl.where(seen[None, :], scores, float("-inf"))
         top = tl.maximum(best, tl.max(scores, 1))
         shrink, mass = tl.exp2(best - top), tl.exp2(scores - top[:, None])
-        v = tl.load(values + there + at_ND, mask=seen[:, None], other=0.0)
+        v = tl.load(values + there + at_N + at_D[None, :], mask=seen[:, None], other=0.0)
         mixed = mixed * shrink[:, None] + tl.dot(mass.to(v.dtype), v, input_precision="ieee")
         best, total = top, total * shrink + tl.sum(mass, 1)
     if SPLIT:
@@ -184,8 +184,9 @@ def _join(
     there = top > float("-inf")
     weight = tl.exp2(top - tl.max(top, 0))
     total = tl.sum(tl.load(totals + place, mask=there, other=0.0) * weight, 0)
-    mixed = tl.load(mixes + place[:, None] * D + at_D[None, :], mask=there[:, None], other=0.0)
-    mixed = tl.sum(mixed * weight[:, None], 0) / total
+    real = (at_K < parts)[:, None]  # all is loaded at once, and what no part wrote is left out
+    mixed = tl.load(mixes + place[:, None] * D + at_D[None, :], mask=real, other=0.0)
+    mixed = tl.sum(tl.where(there[:, None], mixed, 0.0) * weight[:, None], 0) / total
     tl.store(out + head * D + at_D, mixed.to(out.dtype.element_ty))
 
 

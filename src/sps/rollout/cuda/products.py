@@ -84,7 +84,8 @@ def few_rows(rows: int, size: int, depth: int, kind: str) -> Tiles | None:
 
     Kinds: `whole`; `parts`, which may be added up later; `silu`; `bias`.
     """
-    if rows > _FEW or depth <= _SMALL or size % 128 or depth % 128 or kind == "bias":
+    most = 2 * _FEW if kind == "silu" else _FEW  # of which cuBLAS makes two kernels
+    if rows > most or depth <= _SMALL or size % 128 or depth % 128 or kind == "bias":
         return None
     if shared_memory() < _ROOMY:
         return None

@@ -49,7 +49,7 @@ def supports_kernels(model: Any) -> bool:
     width = head_width(model.config)
     # Of the output, too, where there is one.
     biased = getattr(model.config, "attention_bias", False)
-    fits = width >= 16 and width & (width - 1) == 0 and not biased
+    fits = width >= 32 and width & (width - 1) == 0 and not biased
     # peft's own wrapper around a model has another tree of modules.
     own = not hasattr(model, "peft_config") or getattr(model, "_hf_peft_config_loaded", False)
     return _known(model.config) and fits and own and mergeable(model)
