@@ -205,7 +205,10 @@ def evaluate(
     ] = "",
     bench: Annotated[
         str,
-        typer.Option(help="Benchmarks: aime24,math500,... Without: a run's own test problems."),
+        typer.Option(
+            help="Benchmarks: aime24,math500,... or your own: math:rows.jsonl. Without: a run's "
+            "own test problems."
+        ),
     ] = "",
     n: Annotated[int | None, _SAMPLES] = None,
     out: Annotated[Path | None, typer.Option(help="Default: evals/<model>.")] = None,

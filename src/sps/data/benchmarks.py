@@ -145,7 +145,8 @@ def find_benchmark(name: str) -> Benchmark:
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise UserError(
         f"benchmark {name!r} is not known; {hint}Known: {', '.join(BENCHMARKS)}; for sps eval "
-        "also countdown, gym:NAME, and python:FILE:ROWS for a task file and rows of your own"
+        "also countdown, gym:NAME, math:ROWS and choice:ROWS for a file of your own questions, and "
+        "python:FILE:ROWS for a judge of your own, too"
     )
 
 

@@ -60,6 +60,11 @@ class Bench:
     unsafe: tuple[str, ...] = ()
     right: float = 1.0  # reward that counts as right, where a judge gives rewards
 
+    @property
+    def rows(self) -> str:
+        """ARGUMENT: of math and choice a file of the user's own questions."""
+        return self.name.partition(":")[2]
+
 
 @dataclass(frozen=True)
 class TaskType:
@@ -68,7 +73,7 @@ class TaskType:
     config: type[Node]  # its keys under `task` in a recipe
     make: Callable[[Any], Task]  # from its config
     bench: Callable[[Bench], Task]  # for sps eval: its 'test' problems are the benchmark
-    generates: bool = False  # its own problems, so that sps eval knows it by name
+    generates: bool = False  # its own problems, so that sps eval needs no file of rows
     embedded: tuple[str, ...] = ()  # keys that the embedded policy depends on; (): not made for it
     needs: tuple[str, ...] = ()  # packages that are not installed with sps
 

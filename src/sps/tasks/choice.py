@@ -72,7 +72,9 @@ def _make(t: ChoiceConfig) -> Choice:
 
 def _bench(asked: Bench) -> Choice:
     problems = bench_problems(asked)
-    if asked.data_dir:  # the hub's rows are labelled as they are read
+    if asked.rows:
+        problems = labelled(problems, f"--bench {asked.name}")
+    elif asked.data_dir:  # the hub's rows are labelled as they are read
         problems = labelled(problems, f"--data-dir: benchmark {asked.name}")
     return Choice({"test": problems}, asked.template, asked.instruction or LETTER, asked.cut)
 

@@ -45,7 +45,10 @@ def preface_of(t: DataConfig) -> Preface:
 
 
 def bench_problems(asked: Bench) -> list[Problem]:
-    """The questions of a benchmark that are asked for."""
+    """The questions that are asked for, of a benchmark or of a file of the user's own."""
     from sps.data.benchmarks import load_benchmark  # pyarrow
+    from sps.data.load import load_problems
 
+    if asked.rows:
+        return load_problems(asked.rows, key=f"--bench {asked.name}")[: asked.limit]
     return load_benchmark(asked.name, asked.data_dir)[: asked.limit]

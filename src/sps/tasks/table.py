@@ -14,11 +14,11 @@ TASKS: Mapping[str, TaskType] = {row.name: row for row in _ROWS}
 
 
 def make_bench(asked: Bench) -> Task:
-    """A task that generates its problems by name, `NAME` or `NAME:ARGUMENT`; else a benchmark."""
+    """A task by name, `NAME` if it generates its problems, or `NAME:ARGUMENT`; else a benchmark."""
     from sps.data.benchmarks import find_benchmark
 
     row = TASKS.get(asked.name.partition(":")[0])
-    if row is None or not row.generates:
+    if row is None or not (row.generates or asked.rows):
         kind = find_benchmark(asked.name).kind
         row = row_of(TASKS, kind, f"benchmark {asked.name}", "TASKS (sps/tasks/table.py)")
     return row.bench(asked)

@@ -15,17 +15,17 @@ from sps.verify import InlineVerifier
 
 
 class Fake:
-    """Right whenever (question + sample) is even, or always."""
+    """Right whenever (question + sample) is even, or always; or says one thing."""
 
-    def __init__(self, always=False, finished=True):
-        self.always, self.finished, self.drawn = always, finished, 0
+    def __init__(self, always=False, finished=True, says=None):
+        self.always, self.finished, self.says, self.drawn = always, finished, says, 0
 
     def write(self, asks, sampling):
         for ask in asks:
             for sample in ask.samples:
                 self.drawn += 1
                 right = self.always or (ask.index + sample) % 2 == 0
-                text = f"\\boxed{{{ask.index if right else 999}}}"
+                text = self.says or f"\\boxed{{{ask.index if right else 999}}}"
                 yield Written(ask.index, sample, text, 5, self.finished, -1.0)
 
     def close(self):
@@ -301,6 +301,35 @@ def test_an_evaluation_that_was_stopped_is_judged_again_and_goes_on(monkeypatch,
         run(monkeypatch, out, data, regrade_only=True)
     assert [r["verdict"] for r in store.read()] == old[::-1] != old
     assert run(monkeypatch, out, data)[1].drawn == 20
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "right"),
+    [
+        ("math", {"question": "2 + 2?", "answer": "4"}, "\\boxed{4}"),
+        ("choice", {"question": "2 + 2?", "answer": 1, "choices": ["3", "4"]}, "\\boxed{B}"),
+    ],
+)
+def test_questions_of_ones_own_need_no_judge(monkeypatch, tmp_path, data, kind, row, right):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps(row) + "\n" + json.dumps(row | {"question": "3 + 1?"}))
+    bench = f"{kind}:{rows}"
+    found, fake, _ = run(monkeypatch, tmp_path / "e", data, Fake(says=right), bench=bench)
+    assert fake.drawn == 8
+    assert found["benchmarks"][bench]["avg"][0] == 1
+    assert run(monkeypatch, tmp_path / "e", data, bench=bench)[1].drawn == 0
+    rows.write_text(json.dumps(row | {"question": "5 - 1?"}))  # other questions
+    with pytest.raises(UserError, match="question"):
+        run(monkeypatch, tmp_path / "e", data, bench=bench)
+
+
+def test_an_answer_that_nothing_matches_is_told_before_any_is_drawn(
+    monkeypatch, tmp_path, data, caplog
+):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"question": "3 + 5?", "answer": "The answer is 8."}))
+    run(monkeypatch, tmp_path / "e", data, bench=f"math:{rows}")
+    assert f"--bench math:{rows}: 1 of 1 different answers cannot be matched" in caplog.text
 
 
 OWN = """

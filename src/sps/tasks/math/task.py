@@ -89,7 +89,10 @@ def _make(t: MathConfig) -> Mathematics:
 
 def _bench(asked: Bench) -> Mathematics:
     how = (asked.template, asked.instruction or BOXED, asked.cut, asked.time_limit, asked.workers)
-    return Mathematics({"test": bench_problems(asked)}, *how)
+    task = Mathematics({"test": bench_problems(asked)}, *how)
+    for found in task.findings() if asked.rows else ():
+        task.warn(f"--bench {asked.name}: {found.text}")
+    return task
 
 
 TYPE = TaskType(MathConfig, _make, _bench)
