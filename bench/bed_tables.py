@@ -39,6 +39,11 @@ def known(results: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
     return found
 
 
+def counted(seeds: int) -> str:
+    """In words."""
+    return f"{seeds} seed{'s' * (seeds != 1)}"
+
+
 def shown(results: Path, bed: str, methods: list[str] | None = None) -> list[str]:
     """Pass@1 / Pass@32 / Pass@n of each method by step, means over seeds, as a table; of methods at
     other temperatures, by these, at the last step."""
@@ -269,7 +274,7 @@ def markdown(
     base = " / ".join(f"{100 * value:.1f}" for value in found[0].base)
     steps = " or ".join(map(str, sorted(set(paths.steps.values()) - {0})))
     said = (
-        f"{paths.seeds} seeds, {paths.base.shape[1]} problems x {paths.n} samples, after {steps} "
+        f"{counted(paths.seeds)}, {paths.base.shape[1]} problems x {paths.n} samples, after {steps} "
         f"steps; base: {base} (Pass@1 / Pass@{paths.n})."
     )
     if paths.fewer:
@@ -345,7 +350,7 @@ def verdict(results: Path, bed: str, reference: str, seeds: Collection[int] | No
     found = frontier(paths.base, paths.right, paths.n, reference)
     low, high = (100 * x for x in found.range)
     print(
-        f"{paths.seeds} seeds, {paths.base.shape[1]} problems; base {100 * found.base[0]:.1f} / "
+        f"{counted(paths.seeds)}, {paths.base.shape[1]} problems; base {100 * found.base[0]:.1f} / "
         f"{100 * found.base[1]:.1f}; area over Pass@1 from {low:.1f} to {high:.1f}"
     )
     for one in sorted(found.standings, key=lambda s: -s.area[0]):
