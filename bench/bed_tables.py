@@ -274,8 +274,8 @@ def markdown(
     base = " / ".join(f"{100 * value:.1f}" for value in found[0].base)
     steps = " or ".join(map(str, sorted(set(paths.steps.values()) - {0})))
     said = (
-        f"{counted(paths.seeds)}, {paths.base.shape[1]} problems x {paths.n} samples, after {steps} "
-        f"steps; base: {base} (Pass@1 / Pass@{paths.n})."
+        f"{counted(paths.seeds)}, {paths.base.shape[1]} problems x {paths.n} samples, after "
+        f"{steps} steps; base: {base} (Pass@1 / Pass@{paths.n})."
     )
     if paths.fewer:
         left = ", ".join(f"`{name}` ({count})" for name, count in sorted(paths.fewer.items()))
