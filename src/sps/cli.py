@@ -31,6 +31,10 @@ Set = Annotated[
 Trust = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
 ]
+_BENCH = typer.Option(
+    help="Benchmarks: aime24,math500,... or your own: math:rows.jsonl. Without: a run's own test "
+    "problems."
+)
 _SAMPLES = typer.Option(
     *("--n", "--samples"),
     min=1,
@@ -203,13 +207,7 @@ def evaluate(
         str,
         typer.Argument(help="HF folder, hub id, .gguf file, run, checkpoint, or a served name."),
     ] = "",
-    bench: Annotated[
-        str,
-        typer.Option(
-            help="Benchmarks: aime24,math500,... or your own: math:rows.jsonl. Without: a run's "
-            "own test problems."
-        ),
-    ] = "",
+    bench: Annotated[str, _BENCH] = "",
     n: Annotated[int | None, _SAMPLES] = None,
     out: Annotated[Path | None, typer.Option(help="Default: evals/<model>.")] = None,
     data_dir: Annotated[

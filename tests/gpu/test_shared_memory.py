@@ -62,13 +62,18 @@ def test_attention_fits(gpu, width, rows):
     assert taken(attention._attend, capability, values, kinds, **how) <= most
 
 
-@pytest.mark.parametrize(("kind", "rows"), [("silu", 64), ("whole", 32)])
-@pytest.mark.parametrize("size", [8960, 9472, 18944])  # 140, 148 and 296 tiles of 64
+@pytest.mark.parametrize("kind", ["silu", "whole"])
+@pytest.mark.parametrize(  # 140, 148 and 296 tiles of 64
+    ("size", "rows"), [(8960, 32), (9472, 32), (18944, 32), (8960, 64), (9472, 64)]
+)
 def test_products_of_few_rows_fit(gpu, kind, rows, size):
     from sps.rollout.cuda import products
 
     capability, most = gpu
     tiles = products.few_rows(rows, size, 3584, kind)
+    if rows > 32 and kind == "whole":
+        assert tiles is None
+        return
     assert (tiles is None) == (most < 100 * 1024)
     if tiles is not None:
         kinds = lambda name: "i32" if name in ("rows", "K", "N", "each") else "*bf16"  # noqa: E731

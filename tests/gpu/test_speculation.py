@@ -162,7 +162,7 @@ def test_rows_that_find_no_pages_are_drawn_again(small, monkeypatch):
     model, requests, sampling = make(), asked(3), Sampling(3, 40, seed=1)
     want, _ = drawn(model, requests, sampling, speculate=False)
     monkeypatch.setattr(guesses.Group, "guess", teller(want))
-    each = 2 * 2 * 1 * PAGE * 16 * 2
+    each = 2 * 2 * 1 * PAGE * 32 * 2
     monkeypatch.setattr(room, "free_bytes", lambda device: 8.5 * each / room._SHARE)
     again = []
 

@@ -178,6 +178,8 @@ def test_tune_from_end_to_end_and_again_from_disk(tmp_path, capsys):
         (["--over", "evaluation.every=5"], "not the evaluation"),
         (["--over", "seed=5"], "not the seed"),
         (["--over", "name=x"], "not the name"),
+        (["--over", "rollout.max_new_tokens=8,20", "--trials", 2], "max_new_tokens differs"),
+        (["--over", "model.path=here,there", "--trials", 2], "model.path differs .here of a, th"),
     ],
 )
 def test_what_cannot_be_tuned_is_said_before_any_work(

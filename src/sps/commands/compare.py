@@ -56,6 +56,7 @@ def run_compare(
     found = have_done(jobs, out, "sps compare", workers)
     results = summarise(jobs, found)
     results["frontier"] = frontier_record((job.method, job.folder) for job in jobs if job.train)
+    results["folders"] = [job.folder.relative_to(out).as_posix() for job in jobs]
     results["wall_seconds"] = time.time() - began
     write_whole(out / RESULTS, json.dumps(results, indent=1))
     show_results(results)

@@ -115,6 +115,17 @@ def _check_temperatures(recipes: list[Recipe]) -> None:
 
 def _check_base(recipes: list[Recipe]) -> None:
     """It is evaluated once, by one of the recipes: every method is compared with that."""
+    if differs := base_differs(recipes):
+        key, told = differs
+        raise UserError(
+            f"{key} differs ({told}), and the base, which every method is compared with, is "
+            f"evaluated once: give all the same with --set {key}=..., or make a comparison of "
+            "each, with an --out of its own"
+        )
+
+
+def base_differs(recipes: list[Recipe]) -> tuple[str, str] | None:
+    """A key by which recipes have different bases, and its values in words."""
     for key in _OF_BASE:
         if key.startswith("model.base.") and all(recipe.model.path for recipe in recipes):
             continue
@@ -126,11 +137,8 @@ def _check_base(recipes: list[Recipe]) -> None:
             found.setdefault(repr(alike), f"{value!s:.80} of {recipe.name}")
         found.pop(repr("auto"), None)  # what it stands for is known where the run is
         if len(found) > 1:
-            raise UserError(
-                f"{key} differs ({', '.join(found.values())}), and the base, which every method is "
-                f"compared with, is evaluated once: give all the same with --set {key}=..., or "
-                "make a comparison of each, with an --out of its own"
-            )
+            return key, ", ".join(found.values())
+    return None
 
 
 def _value(recipe: Recipe, key: str) -> Any:

@@ -16,7 +16,7 @@ from rich.table import Table
 from sps.algo.frontier import areas
 from sps.commands.compare import have_done
 from sps.commands.jobs import Job, Summaries
-from sps.commands.methods import by_name, parse_values
+from sps.commands.methods import base_differs, by_name, parse_values
 from sps.commands.terminal import console, say
 from sps.config.load import load_recipe, override
 from sps.config.recipe import Recipe
@@ -140,6 +140,12 @@ def _validated_alike(first: Recipe, trials: list[Trial]) -> None:
                 f"{trial.method} with {' '.join(trial.settings)}: not the {(odd or ['name'])[0]} "
                 f"that {first.name} has; leave it out of --over, and give it to all recipes alike"
             )
+    if differs := base_differs([trial.jobs[0].recipe for trial in trials]):
+        key, told = differs
+        raise UserError(
+            f"{key} differs ({told}), and the base, which every trial begins from, is validated "
+            "once: leave it out of --over, and give it to all recipes alike"
+        )
 
 
 def _write_winner(winner: Trial, path: Path, out: Path) -> Path:

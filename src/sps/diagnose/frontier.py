@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from sps.algo.frontier import Frontier, frontier
+from sps.diagnose.alike import other_base, other_questions
 from sps.diagnose.read import Evaluation, RunFolder
 from sps.run.folder import TEMPERED
 
@@ -74,7 +75,8 @@ def validation_paths(runs: Runs) -> Paths | None:
     if first is None or (base := _steps(first)[0]).n == 1:
         return None
     own = _temperature(first, 1.0)
-    alike = {n: of for n, of in runs.items() if all(_temperature(run, own) == own for run in of)}
+    odd = {name: _unlike(of, first, own, base) for name, of in runs.items()}
+    alike = {name: of for name, of in runs.items() if not odd[name]}
     count = max(len(seeds) for seeds in found.values())
     correct, steps, left_out = {}, {}, []
     for name, seeds in {**found, TEMPERED_BASE: _bases(alike, count)}.items():
@@ -84,8 +86,8 @@ def validation_paths(runs: Runs) -> Paths | None:
             continue
         if len(seeds) < count or not shared:
             left_out.append(f"{name}: not every seed has been validated yet")
-        elif name in runs and name not in alike:
-            left_out.append(f"{name}: not validated at the base's sampling temperature, {own:g}")
+        elif odd.get(name):
+            left_out.append(f"{name}: {odd[name]}")
         elif any(e.n != base.n or [*e.correct] != [*base.correct] for of in points for e in of):
             left_out.append(
                 f"{name}: validated on other questions, or with other samples, than the base"
@@ -104,6 +106,16 @@ def validation_paths(runs: Runs) -> Paths | None:
     ]
     base_Q = np.array([*base.correct.values()])
     return Paths(base.n, [*base.correct], base_Q, steps, correct, left_out, own)
+
+
+def _unlike(runs: Sequence[RunFolder], first: RunFolder, own: float, base: Evaluation) -> str:
+    """Why these runs' path is none from the first run's base; empty where it is."""
+    for run in runs:
+        if _temperature(run, own) != own:
+            return f"not validated at the base's sampling temperature, {own:g}"
+        if why := other_base(run, first) or other_questions(run, first, base.correct):
+            return why
+    return ""
 
 
 def _without_heats(steps: Mapping[str, Sequence[Point]]) -> list[str]:

@@ -85,6 +85,13 @@ class RunFolder:
             at = at.get(key) if isinstance(at, dict) else None
         return at
 
+    def kept(self, name: str) -> str:
+        """A digest that the folder keeps; empty where there is none."""
+        try:
+            return read_text(self.folder / name).strip()
+        except (OSError, ValueError):
+            return ""
+
     def rollout_batches(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
         """The rollouts of every file that can be read, a few thousand rows at a time."""
         schema = pa.schema([SCHEMA.field(c) for c in columns])

@@ -7,6 +7,7 @@ from typing import Any
 
 from sps.algo.passk import paired_rows
 from sps.errors import UserError
+from sps.evaluation.claim import held
 from sps.evaluation.scores import Scores, other_questions, read_scores
 from sps.evaluation.tables import shown_ks, title_of
 from sps.run.folder import RESULTS
@@ -42,7 +43,21 @@ def compare(a: str | Path, b: str | Path) -> dict[str, Any]:
             "benchmark in common"
         )
     rows = {name: _rows(name, scores_a[name], scores_b[name]) for name in shared}
+    for name in shared:
+        asked = [_asked(path, name) for path in (a, b)]
+        if all(asked) and asked[0] != asked[1]:
+            raise UserError(
+                f"--compare: the questions of {name} are not those of the other evaluation, by "
+                "their texts; evaluate both on the same"
+            )
     return {"a": name_a, "b": name_b, "benchmarks": rows}
+
+
+def _asked(path: str | Path, name: str) -> str:
+    """A digest of the questions of a benchmark; empty where it is not known."""
+    file = Path(path).expanduser()
+    folder = file.parent if file.name == RESULTS else file
+    return str(held(folder).get("questions", {}).get(name) or "")
 
 
 def _rows(name: str, a: Scores, b: Scores) -> list[dict[str, Any]]:

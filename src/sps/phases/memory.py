@@ -48,7 +48,8 @@ def _mode_of(run: Run) -> ModeOf:
 
     def mode_of(problem_id: str, ids: np.ndarray) -> str:
         text = run.policy.decode(ids)
-        return run.task.mode(problems[problem_id], text) or text
+        mode = run.task.mode(problems[problem_id], text)
+        return text if mode is None else mode
 
     return mode_of
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sps.algo.passk import Counts, paired_rows
+from sps.diagnose.alike import other_questions
 from sps.diagnose.questions import pass_curve, seeds_diversity
 from sps.diagnose.read import Evaluation, RunFolder, read_run
 from sps.diagnose.recorded import (
@@ -139,10 +140,12 @@ def _single(folder: Path) -> Study:
 def _comparison(folder: Path, results: dict[str, Any], recorded: Recorded | None = None) -> Study:
     """A finished comparison; of one whose folder is not at hand, what its results recorded."""
     missing: list[tuple[str, str]] = []
-    counts = _all_counts(folder) if recorded is None else {}
+    told = results.get("folders")
+    only = {str(name) for name in told} if isinstance(told, list) else None  # a call may have fewer
+    counts = _all_counts(folder, only) if recorded is None else {}
     subjects = []
     for name, scores in results["methods"].items():
-        runs = _runs(folder, name) if recorded is None else recorded.get(name, [])
+        runs = _runs(folder, name, only) if recorded is None else recorded.get(name, [])
         own = counts.get(name) or compared_counts(scores)
         subject = Subject(name, runs, counts=own, facts=scores)
         subject.means = compared_means(results, name) if recorded is not None else {}
@@ -173,9 +176,7 @@ def _unfinished(folder: Path) -> Study:
     for name in sorted({path.parent.name for path in find_runs(folder)}):
         subjects.append(Subject(name, _runs(folder, name)))
         _score(subjects[-1])
-    study = Study(folder.name, subjects, [], missing, comparison=True)
-    study.paired = pairs_against_first(study.scored())
-    return study
+    return _paired(Study(folder.name, subjects, [], missing, comparison=True))
 
 
 def _join(parts: list[Study]) -> Study:
@@ -195,9 +196,7 @@ def _join(parts: list[Study]) -> Study:
             subjects.append(subject)
     missing = [(where or p.title, text) for p in parts for where, text in p.missing]
     title = " / ".join(dict.fromkeys(p.title for p in parts))
-    study = Study(title, subjects, [], missing, comparison=True)
-    study.paired = pairs_against_first(study.scored())
-    return study
+    return _paired(Study(title, subjects, [], missing, comparison=True))
 
 
 def _score(subject: Subject) -> None:
@@ -213,6 +212,24 @@ def _score(subject: Subject) -> None:
         values = [value for value in found if isinstance(value, int | float)]
         if values:
             subject.facts[name] = sum(values) / len(values)
+
+
+def _paired(study: Study) -> Study:
+    """With its pairs; of a subject with other questions there is a sentence instead."""
+    alike: list[Subject] = []
+    for subject in study.scored():
+        if alike and (why := _other_questions(subject, alike[0])):
+            study.missing.append((subject.name, f"not compared with {alike[0].name}: {why}"))
+        else:
+            alike.append(subject)
+    study.paired = pairs_against_first(alike)
+    return study
+
+
+def _other_questions(subject: Subject, first: Subject) -> str:
+    ids = first.counts[0][0] if first.counts else ()
+    found = (other_questions(run, of, ids) for run in subject.runs for of in first.runs[:1])
+    return next(filter(None, found), "")
 
 
 def pairs_against_first(subjects: Sequence[Subject]) -> list[dict[str, Any]]:
@@ -232,17 +249,21 @@ def final_test(run: RunFolder) -> Evaluation | None:
     return (named or tests or [None])[-1]
 
 
-def _runs(folder: Path, method: str) -> list[RunFolder]:
+def _runs(folder: Path, method: str, only: set[str] | None = None) -> list[RunFolder]:
+    """Those of a method, or what there is of a list of `method/seed-N`."""
     own = folder / method
     if Path(method).name != method or not own.is_dir():
         return []
-    return [read_run(p) for p in sorted(own.iterdir()) if (p / RECIPE).exists()]
+    asked = [p for p in sorted(own.iterdir()) if only is None or f"{method}/{p.name}" in only]
+    return [read_run(p) for p in asked if (p / RECIPE).exists()]
 
 
-def _all_counts(folder: Path) -> dict[str, list[Counts]]:
+def _all_counts(folder: Path, only: set[str] | None) -> dict[str, list[Counts]]:
     """Correct samples of each question, by method and seed, from the result.json of each run."""
     found: dict[str, list[Counts]] = {}
     for path in sorted(folder.glob(f"*/*/{RESULT}")):
+        if only is not None and f"{path.parent.parent.name}/{path.parent.name}" not in only:
+            continue
         try:
             for name, summary in read_json(path).items():
                 correct = {str(q): int(c) for q, c in summary["per_question"].items()}

@@ -390,6 +390,12 @@ def test_compare_refuses_what_is_not_comparable(monkeypatch, tmp_path, data):
         compare(tmp_path / "a", tmp_path / "b")
     with pytest.raises(UserError, match=r"there is no results\.json"):
         compare(tmp_path / "a", tmp_path / "none")
+    path = tmp_path / "data" / "aime_2024.jsonl"  # other texts under the same ids
+    path.write_text(path.read_text().replace("What is", "How much is"))
+    run(monkeypatch, tmp_path / "c", data)
+    for other in (tmp_path / "c", tmp_path / "c" / "results.json"):
+        with pytest.raises(UserError, match="questions of aime24 are not those of the other"):
+            compare(tmp_path / "a", other)
 
 
 def test_regrading_and_endpoints_load_no_torch():

@@ -234,6 +234,14 @@ def test_solutions_are_told_apart_by_the_task_and_else_by_their_text(tmp_path):
     assert make_memory(run_that_starts_at(0, RolloutStore(tmp_path), weight=0.0)) is None
 
 
+def test_a_mode_that_is_empty_text_is_a_mode(tmp_path):
+    run = run_that_starts_at(0, RolloutStore(tmp_path))
+    run.task = SimpleNamespace(mode=lambda problem, text: "")
+    memory = make_memory(run)
+    memory.add([right_rollout(1, "y", [5]), right_rollout(1, "y", [6])])
+    assert len(memory) == 1
+
+
 def test_a_memory_begins_with_the_rollouts_up_to_the_step_a_run_starts_from(tmp_path):
     store = RolloutStore(tmp_path)
     for step in (1, 2, 3):

@@ -57,6 +57,31 @@ def test_methods_that_cannot_be_paired_are_named():
     assert validation_paths({"strange": strange}) is None  # its base and its path differ, too
 
 
+@pytest.mark.parametrize(
+    ("recipe", "weights", "why"),
+    [
+        ({"rollout": {"max_new_tokens": 8}}, "", "rollout.max_new_tokens 8, not 20"),
+        ({"evaluation": {"top_p": 0.9}}, "", "evaluation.top_p 0.9, not None"),
+        ({"model": {"path": "there"}}, "", "from other weights than"),
+        ({"model": {"path": None, "base": {"steps": 2}}}, "", "from other weights than"),
+        ({}, "one", "from other weights than"),
+    ],
+)
+def test_a_run_from_another_base_is_on_no_path_from_this_one(tmp_path, recipe, weights, why):
+    told = {"rollout": {"max_new_tokens": 20}, "model": {"path": None, "base": {"steps": 1}}}
+    one, odd, alike = run((10, 2, 1)), run((10, 4, 4)), run((10, 2, 2))
+    for name, made, own in (("a", one, {}), ("b", odd, recipe), ("c", alike, {})):
+        made.folder, made.recipe = tmp_path / name, told | own
+        made.folder.mkdir()
+        digest = weights if made is odd else weights and "other"
+        (made.folder / "base.sha256").write_text(digest)
+    paths = validation_paths({"one": [one], "odd": [odd], "alike": [alike]})
+    assert list(paths.correct) == ["one", "alike"]
+    (said,) = paths.left_out
+    assert said.startswith("odd: begins from ")
+    assert why in said
+
+
 def test_without_a_base_or_with_one_sample_there_is_no_frontier():
     bare = RunFolder(Path("made"), "made", evaluations=run((10, 1, 1)).evaluations[1:])
     assert validation_paths({"a": [bare]}) is None

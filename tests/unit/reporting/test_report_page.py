@@ -141,6 +141,18 @@ def test_comparison_of_single_seeds_says_what_its_intervals_leave_out(tmp_path):
     assert words not in _written([make_comparison(tmp_path / "two", seeds=2)], tmp_path)
 
 
+def test_runs_of_an_earlier_larger_call_are_no_part_of_the_report(tmp_path):
+    folder = make_comparison(tmp_path / "compare", seeds=2)
+    path = folder / "results.json"
+    results = json.loads(path.read_text())
+    mine = [f"{p.parent.name}/{p.name}" for p in folder.glob("*/seed-0")]
+    assert len(load_study([folder]).subjects[1].runs) == 2
+    path.write_text(json.dumps(results | {"folders": mine}))
+    for subject in load_study([folder]).subjects:
+        assert {run.folder.name for run in subject.runs} <= {"seed-0"}
+        assert len(subject.counts) <= 1
+
+
 def test_comparison_with_broken_results_still_reports_its_runs(tmp_path):
     folder = make_comparison(tmp_path / "compare")
     (folder / "results.json").write_text("{")
@@ -162,6 +174,24 @@ def test_runs_side_by_side_are_paired_by_question(tmp_path):
     counts = np.array(list(study.subjects[0].counts[0][0].values()))
     assert one["delta"][0] == pytest.approx(1 - counts.mean() / 16)
     assert one["verdict"] == "better"
+
+
+def test_rows_of_other_files_are_no_pairs_though_their_numbers_are_the_same(tmp_path):
+    first, second = make_run(tmp_path / "a"), make_run(tmp_path / "b")
+    for i, run in enumerate((first, second)):
+        (run / "data.sha256").write_text(f"{i}\n")
+    assert load_study([first, second]).paired  # its ids are the file's own
+    for run in (first, second):
+        path = run / "evals" / "test.json"
+        scores = json.loads(path.read_text())
+        rows = {f"rows-{i:06d}": c for i, c in enumerate(scores["per_question"].values())}
+        del scores["solutions"]
+        path.write_text(json.dumps(scores | {"per_question": rows}))
+    study = load_study([first, second])
+    assert not study.paired
+    assert any("its data are others than those of" in text for _, text in study.missing)
+    (second / "data.sha256").write_text("0\n")
+    assert load_study([first, second]).paired
 
 
 def test_runs_in_unequal_numbers_are_compared_over_their_seeds():

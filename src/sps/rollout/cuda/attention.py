@@ -36,16 +36,16 @@ class Plan:
 
 
 def plan_for(rows: int, shared: int, width: int, longest: int) -> Plan:
-    """Few long rows are split so that all multiprocessors have work; many are not. Programs are
-    small: several on a multiprocessor hide one another's waiting."""
-    programs, wide = rows * shared, width > 64
+    """Few long rows are split so that all multiprocessors have work; many are not."""
+    programs, fast = rows * shared, width == 128  # of other widths small programs are not measured
     split = _PROGRAMS * processors() // programs if longest >= _LONG else 1
-    parts = max(1, min(16 if wide else 32, split))
-    if wide:
-        return Plan(parts, 32, 2, 1, 3)
-    keys, stages = (64, 4) if programs < 1000 else (32, 3)
+    parts = max(1, min(16 if fast and programs >= 16 else 32, split))
+    if fast and (parts > 1 or programs >= processors()):
+        return Plan(parts, 32, 2, 1, 3)  # several hide one another's waiting
+    few = programs < 1000 or width > 64
+    keys, stages = (64, 4) if few else (32, 3)
     fit = 1 + (shared_memory() - _BESIDE) // (2 * keys * width * 2)  # keys and values in bf16
-    return Plan(parts, keys, 2, 1, max(2, min(stages, fit)))
+    return Plan(parts, keys, 2, 1 if width <= 64 else 2, max(2, min(stages, fit)))
 
 
 @triton.jit
@@ -116,9 +116,7 @@ def _attend(
     R: tl.constexpr, N: tl.constexpr, PAGE: tl.constexpr, SPLIT: tl.constexpr, STORE: tl.constexpr,
 ):  # fmt: skip
     """One part of the keys that a row sees, for the query heads that share a key/value head: `out`,
-
-    or, where there are parts, its sum before division, the largest score and the sum of weights.
-    """
+    or, where there are parts, its sum before division, the largest score and the sum of weights."""
     row, head, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     group: tl.constexpr = HEADS // SHARED
     at_R, at_D, half = tl.arange(0, R), tl.arange(0, D), tl.arange(0, D // 2)

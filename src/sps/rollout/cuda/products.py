@@ -84,7 +84,9 @@ def few_rows(rows: int, size: int, depth: int, kind: str) -> Tiles | None:
 
     Kinds: `whole`; `parts`, which may be added up later; `silu`; `bias`.
     """
-    most = 2 * _FEW if kind == "silu" else _FEW  # of which cuBLAS makes two kernels
+    # A little more than one program for each multiprocessor would take twice the time of one.
+    uneven = processors() < size // 64 < 1.5 * processors()
+    most = 2 * _FEW if uneven and kind == "silu" else _FEW  # cuBLAS takes two kernels for silu
     if rows > most or depth <= _SMALL or size % 128 or depth % 128 or kind == "bias":
         return None
     if shared_memory() < _ROOMY:
@@ -92,8 +94,7 @@ def few_rows(rows: int, size: int, depth: int, kind: str) -> Tiles | None:
     if kind == "parts":
         split = next((n for n in (4, 7, 2) if depth % (128 * n) == 0), 0)
         return Tiles(64, 128, split, 4, 4) if split else None
-    # A little more than one program for each multiprocessor would take twice the time of one.
-    if processors() < size // 64 < 1.5 * processors():
+    if uneven:
         return Tiles(128, 64, 1, 4, 5)
     return Tiles(64, 128, 1, 4, 4)
 
