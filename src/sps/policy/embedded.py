@@ -40,7 +40,7 @@ def find_base(name: str) -> Path | None:
 
 
 def make_tokenizer(words: list[str]) -> PreTrainedTokenizerFast:
-    """One token a word; '.' ends a text."""
+    """One token a word, of which none has a dot: that ends a text, wherever it stands."""
     vocabulary = {word: i for i, word in enumerate(["<pad>", *words])}
     core = Tokenizer(WordLevel(vocabulary, unk_token="<pad>"))
     core.pre_tokenizer = WhitespaceSplit()
