@@ -18,6 +18,7 @@ from sps.commands.of_run import (
     cannot_load,
     own_task,
     refuse_damaged,
+    refuse_inside,
     refuse_other_adapted,
     warn_of_trained,
 )
@@ -124,6 +125,7 @@ def run_eval(
     for part in parts if names and ranks.main else ():
         warn_of_trained(settings.model, part.name, part.problems)
     folder = out or default_folder(settings.model)
+    refuse_inside(folder)
     settings = ranks.broadcast(lambda: _resolved(settings, machinery, folder, regrade_only))
     judged = _judged(parts, machinery.cut)
     run = _Eval(settings, machinery, parts, folder, regrade_only, ranks, judged)

@@ -18,7 +18,15 @@ from sps.errors import UserError
 from sps.evaluation.claim import held
 from sps.policy.weights import refuse_other_base
 from sps.run.began import other_code, other_data, refuse_elsewhere
-from sps.run.folder import CHECKPOINTS, RECIPE, find_checkpoints, mixed_path
+from sps.run.folder import (
+    CHECKPOINTS,
+    EVALS,
+    RECIPE,
+    RECORD,
+    ROLLOUTS,
+    find_checkpoints,
+    mixed_path,
+)
 from sps.tasks import Task
 from sps.tasks.table import TASKS
 from sps.types import Problem
@@ -166,6 +174,17 @@ def own_task(model: str, asked: Mapping[str, Any]) -> Task:
     else:
         say(f"{run}: its own test problems, which it was not trained on")
     return task
+
+
+def refuse_inside(folder: Path) -> None:
+    """An evaluation does not go where a run keeps its own: it would write over that."""
+    for run in (folder, *folder.parents):
+        inside = folder.relative_to(run).parts[:1]
+        if (run / RECORD).exists() and inside in ((), (EVALS,), (ROLLOUTS,), (CHECKPOINTS,)):
+            raise UserError(
+                f"--out {folder}: the run {run} keeps its own files there; choose another folder, "
+                f"such as {run / 'eval'}"
+            )
 
 
 def warn_of_trained(model: str, name: str, problems: Sequence[Problem]) -> None:

@@ -383,6 +383,16 @@ def test_an_evaluation_of_a_version_that_kept_no_digest_goes_on(monkeypatch, tmp
 OF_JUDGE = ("answers", "judge", "right")
 
 
+def test_a_run_keeps_its_own_files(monkeypatch, tmp_path, data):
+    made = tmp_path / "run"
+    made.mkdir()
+    (made / "metrics.jsonl").write_text("")
+    for out in (made, made / "evals", made / "evals" / "more", made / "checkpoints"):
+        with pytest.raises(UserError, match=r"the run .* keeps its own files there"):
+            run(monkeypatch, out, data)
+    assert run(monkeypatch, made / "eval", data)[1].drawn == 24
+
+
 def test_compare_refuses_what_is_not_comparable(monkeypatch, tmp_path, data):
     run(monkeypatch, tmp_path / "a", data)
     run(monkeypatch, tmp_path / "b", data, set={"limit": 3})
