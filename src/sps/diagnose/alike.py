@@ -16,6 +16,7 @@ _OF_BASE = [
     *(("task", key) for key in ("type", "template", "instruction", "system", "examples", "cut")),
     ("task", "right"),
 ]
+_FILES = ("data", "sources", "path", "module")  # of a task, where rows come from
 _NUMBERED = re.compile(r".*-\d{6}")  # an id that says where a row stands in a file
 
 
@@ -50,6 +51,9 @@ def other_questions(run: RunFolder, first: RunFolder, ids: Collection[str]) -> s
     numbered = any(map(_NUMBERED.fullmatch, ids))
     if not numbered or not data or not known or data == known:
         return ""
+    tasks = [r.setting("task") or {} for r in (run, first)]
+    if tasks[0] != tasks[1] and all(tasks[0].get(k) == tasks[1].get(k) for k in _FILES):
+        return ""  # more or fewer training questions of the same rows
     return (
         f"its data are others than those of {first.folder}, and questions are told apart by the "
         "numbers of their rows: give every row an id"

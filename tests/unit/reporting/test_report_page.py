@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from made_folders import DAMAGE, SCRIPT, make_comparison, make_run
 
 from sps.diagnose.read import RunFolder
@@ -190,6 +191,14 @@ def test_rows_of_other_files_are_no_pairs_though_their_numbers_are_the_same(tmp_
     study = load_study([first, second])
     assert not study.paired
     assert any("its data are others than those of" in text for _, text in study.missing)
+    recipe = second / "recipe.yaml"
+    before = recipe.read_text()
+    tree = yaml.safe_load(before)
+    recipe.write_text(yaml.safe_dump(tree | {"task": {**tree["task"], "train": 3}}))
+    assert load_study([first, second]).paired  # of the same rows some more, or fewer, train
+    recipe.write_text(yaml.safe_dump(tree | {"task": {**tree["task"], "train": 3, "data": "b"}}))
+    assert not load_study([first, second]).paired
+    recipe.write_text(before)
     (second / "data.sha256").write_text("0\n")
     assert load_study([first, second]).paired
 
