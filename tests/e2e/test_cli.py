@@ -183,6 +183,9 @@ def test_compare_writes_results_in_the_promised_form(tmp_path, capsys):
     assert one["pass_at_k"]["1"][0] == pytest.approx(mean)
     assert one["irl_seconds"] > 0
     assert results["wall_seconds"] > 0
+    made = {f"{name}/seed-{seed}" for name in ("grpo", "sps") for seed in (0, 1)}
+    assert made <= {*results["folders"]}
+    assert all((out / name).is_dir() for name in results["folders"])
     pair = next(p for p in results["paired"] if (p["a"], p["b"], p["k"]) == ("grpo", "sps", 4))
     gain = one["pass_at_k"]["4"][0] - results["methods"]["grpo"]["pass_at_k"]["4"][0]
     assert pair["delta"][0] == pytest.approx(gain)  # paired on the same questions

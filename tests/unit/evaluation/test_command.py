@@ -323,6 +323,13 @@ def test_questions_of_ones_own_need_no_judge(monkeypatch, tmp_path, data, kind, 
         run(monkeypatch, tmp_path / "e", data, bench=bench)
 
 
+def test_a_choice_without_options_names_the_bench(monkeypatch, tmp_path, data):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"question": "2 + 2?", "answer": "B"}))
+    with pytest.raises(UserError, match=r"^--bench choice:.*rows\.jsonl: row 1: .* has no options"):
+        run(monkeypatch, tmp_path / "e", data, bench=f"choice:{rows}")
+
+
 def test_an_answer_that_nothing_matches_is_told_before_any_is_drawn(
     monkeypatch, tmp_path, data, caplog
 ):
